@@ -1,0 +1,1 @@
+//! RDMA verbs in pure Rust over the kernel's device files.
