@@ -1,0 +1,52 @@
+//! A piece of memory shared with the kernel or a device.
+//!
+//! # Safety argument
+//!
+//! A [`Mapping`] hands out a raw pointer only, never a reference: the other side may write at any time. Whoever makes
+//! one promises that the memory stays mapped until the owner it stores is dropped, and the owner is dropped last.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::ptr::NonNull;
+
+/// Memory shared with the other side of a device interface, unmapped when dropped.
+pub struct Mapping {
+    ptr: NonNull<u8>,
+    len_bytes: usize,
+    /// What keeps the memory mapped. Dropped with the `Mapping`, and looked at by nothing else.
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the pointer is only a number here; all access goes through `unsafe` code that states its own ordering, and the
+// owner is `Send`.
+unsafe impl Send for Mapping {}
+// SAFETY: as for `Send`: `&Mapping` gives nothing but the pointer's value and the length.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Wraps memory that someone else mapped.
+    ///
+    /// # Safety
+    ///
+    /// `ptr .. ptr + len_bytes` must be valid for reads and writes, by volatile or atomic access, until `owner` is
+    /// dropped, wherever `owner` is moved to in the meantime. No Rust reference to the memory may exist meanwhile.
+    pub unsafe fn from_raw(ptr: NonNull<u8>, len_bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
+        Self { ptr, len_bytes, _owner: owner }
+    }
+
+    /// The first byte. Valid as long as the `Mapping` lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+}
+
+impl std::fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mapping").field("ptr", &self.ptr).field("len_bytes", &self.len_bytes).finish()
+    }
+}

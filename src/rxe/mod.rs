@@ -1,0 +1,1 @@
+//! The provider for Soft-RoCE (rxe).

@@ -1,0 +1,282 @@
+//! Numbers and addresses of the verbs, each a type of its own. Everything here is in host order.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A value that does not fit its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {value:#x} is out of range: at most {max:#x}")]
+pub struct OutOfRange {
+    what: &'static str,
+    value: u64,
+    max: u64,
+}
+
+macro_rules! number24 {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+        pub struct $name(u32);
+
+        impl $name {
+            /// The highest value: 24 bits.
+            pub const MAX: Self = Self(0xff_ffff);
+
+            /// Refuses a value of more than 24 bits.
+            pub const fn new(value: u32) -> Result<Self, OutOfRange> {
+                if value > Self::MAX.0 {
+                    return Err(OutOfRange { what: $what, value: value as u64, max: Self::MAX.0 as u64 });
+                }
+                Ok(Self(value))
+            }
+
+            /// The value, at most 24 bits.
+            pub const fn get(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({:#x})"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:#x}", self.0)
+            }
+        }
+    };
+}
+
+number24! {
+    /// Queue pair number (QPN), 24 bits (IB spec 9.2.4).
+    Qpn, "queue pair number"
+}
+
+number24! {
+    /// Packet sequence number (PSN), 24 bits, wraps to zero (IB spec 9.2.8).
+    Psn, "packet sequence number"
+}
+
+impl Psn {
+    /// The PSN `n` packets later.
+    pub const fn advance(self, n: u32) -> Self {
+        Self(self.0.wrapping_add(n) & Self::MAX.0)
+    }
+}
+
+macro_rules! key {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $name(pub u32);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({:#010x})"), self.0)
+            }
+        }
+    };
+}
+
+key! {
+    /// Local key of a memory region: goes into the scatter/gather entries of one's own work requests.
+    Lkey
+}
+key! {
+    /// Remote key of a memory region: given to a peer, who names it in one-sided work requests.
+    Rkey
+}
+
+/// A port of a device. Ports count from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortNum(std::num::NonZeroU8);
+
+impl PortNum {
+    /// Port 1, the only one of most devices.
+    pub const ONE: Self = Self(std::num::NonZeroU8::MIN);
+
+    /// Refuses port 0.
+    pub const fn new(value: u8) -> Result<Self, OutOfRange> {
+        match std::num::NonZeroU8::new(value) {
+            Some(v) => Ok(Self(v)),
+            None => Err(OutOfRange { what: "port number (ports count from 1)", value: 0, max: 255 }),
+        }
+    }
+
+    /// The port's number.
+    pub const fn get(self) -> u8 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for PortNum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// An index into a port's GID table. Indexes count from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GidIndex(pub u8);
+
+impl fmt::Display for GidIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Local identifier (LID) of an InfiniBand port. Zero on Ethernet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Lid(pub u16);
+
+/// Global identifier (GID): 16 bytes in the order they travel; an IPv6 address on RoCE (IPv4 as `::ffff:a.b.c.d`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// Whether all bytes are zero, as an empty table entry's are.
+    pub fn is_zero(self) -> bool {
+        self.0 == [0; 16]
+    }
+
+    /// Whether it is a link-local address (`fe80::/64`), the InfiniBand default prefix.
+    pub fn is_link_local(self) -> bool {
+        self.0[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0]
+    }
+
+    /// The IPv4 address it stands for, if it is IPv4-mapped.
+    pub fn to_ipv4(self) -> Option<Ipv4Addr> {
+        Ipv6Addr::from(self.0).to_ipv4_mapped()
+    }
+
+    /// The low eight bytes, the interface identifier.
+    pub fn interface_id(self) -> [u8; 8] {
+        let mut id = [0; 8];
+        id.copy_from_slice(&self.0[8..]);
+        id
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(ip: IpAddr) -> Self {
+        Self(match ip {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        })
+    }
+}
+
+impl fmt::Display for Gid {
+    /// All eight groups, as sysfs and `ibv_devinfo` print it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, pair) in self.0.chunks_exact(2).enumerate() {
+            write!(f, "{}{:02x}{:02x}", if i == 0 { "" } else { ":" }, pair[0], pair[1])?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+impl std::str::FromStr for Gid {
+    type Err = std::net::AddrParseError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        s.parse::<IpAddr>().map(Self::from)
+    }
+}
+
+/// A 64-bit globally unique identifier, as a number (`0x0250fffe_...` prints most significant byte first).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Guid(pub u64);
+
+impl fmt::Display for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v = self.0;
+        write!(f, "{:04x}:{:04x}:{:04x}:{:04x}", v >> 48, (v >> 32) & 0xffff, (v >> 16) & 0xffff, v & 0xffff)
+    }
+}
+
+impl fmt::Debug for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guid({self})")
+    }
+}
+
+/// What a port's link speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LinkLayer {
+    /// InfiniBand: addressed by LID, GIDs optional.
+    InfiniBand,
+    /// Ethernet: RoCE, always addressed by GID.
+    Ethernet,
+    /// A value that this library does not know.
+    Other(u8),
+}
+
+impl fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InfiniBand => f.write_str("InfiniBand"),
+            Self::Ethernet => f.write_str("Ethernet"),
+            Self::Other(raw) => write!(f, "link layer {raw}"),
+        }
+    }
+}
+
+/// Maximum transfer unit: payload bytes of one packet (IB spec 9.2, `enum ib_mtu`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "each variant is its size in bytes")]
+pub enum Mtu {
+    B256 = 1,
+    B512 = 2,
+    B1024 = 3,
+    B2048 = 4,
+    B4096 = 5,
+}
+
+impl Mtu {
+    /// All of them, smallest first.
+    pub const ALL: [Self; 5] = [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096];
+
+    /// From the number the kernel uses, 1 to 5.
+    pub const fn from_raw(raw: u8) -> Option<Self> {
+        Some(match raw {
+            1 => Self::B256,
+            2 => Self::B512,
+            3 => Self::B1024,
+            4 => Self::B2048,
+            5 => Self::B4096,
+            _ => return None,
+        })
+    }
+
+    /// From a size in bytes, one of 256, 512, 1024, 2048, 4096.
+    pub fn from_bytes(bytes: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|m| m.bytes() == bytes)
+    }
+
+    /// The number the kernel uses, 1 to 5.
+    pub const fn raw(self) -> u8 {
+        self as u8
+    }
+
+    /// Size in bytes.
+    pub const fn bytes(self) -> u32 {
+        128 << self as u32
+    }
+}
+
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.bytes())
+    }
+}

@@ -1,0 +1,264 @@
+//! Work requests and completions as the verbs define them, before a provider turns them into its own bytes.
+
+use super::errno::Errno;
+use super::types::{Lkey, Rkey};
+use std::fmt;
+
+/// Scatter/gather entry: a piece of registered local memory.
+///
+/// A plain copy of three numbers. It keeps nothing alive: that the memory is registered and unaliased until the
+/// completion is promised where the batch is submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sge {
+    pub(crate) addr: u64,
+    pub(crate) length: u32,
+    pub(crate) lkey: Lkey,
+}
+
+impl Sge {
+    /// From raw numbers, as another library or process gave them.
+    pub const fn from_raw(addr: u64, length: u32, lkey: Lkey) -> Self {
+        Self { addr, length, lkey }
+    }
+
+    /// First byte's address, in the region's own address space (its `iova`).
+    pub const fn addr(self) -> u64 {
+        self.addr
+    }
+
+    /// Length in bytes.
+    pub const fn length(self) -> u32 {
+        self.length
+    }
+
+    /// The region's local key.
+    pub const fn lkey(self) -> Lkey {
+        self.lkey
+    }
+}
+
+/// A piece of a peer's registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddr {
+    /// Address in the peer region's own address space (its `iova`).
+    pub addr: u64,
+    /// The peer region's remote key.
+    pub rkey: Rkey,
+}
+
+/// Flags of a send work request (`enum ib_uverbs_wr_...`/`IB_SEND_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct WrFlags(u32);
+
+impl WrFlags {
+    /// No flag.
+    pub const NONE: Self = Self(0);
+    /// Start only after all earlier READs and atomics have completed.
+    pub const FENCE: Self = Self(1);
+    /// Give a completion on success. Without it only an error gives one.
+    pub const SIGNALED: Self = Self(2);
+    /// Ask the peer's device to raise a solicited event when the message arrives.
+    pub const SOLICITED: Self = Self(4);
+
+    /// The raw bits.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Both sets of flags.
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether every flag of `other` is set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::ops::BitOr for WrFlags {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        self.union(other)
+    }
+}
+
+impl fmt::Debug for WrFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WrFlags({:#x})", self.0)
+    }
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendOp {
+    Send,
+    SendImm(u32),
+    Write(RemoteAddr),
+    WriteImm(RemoteAddr, u32),
+    Read(RemoteAddr),
+    CompareSwap { remote: RemoteAddr, compare: u64, swap: u64 },
+    FetchAdd { remote: RemoteAddr, add: u64 },
+}
+
+/// Where the payload of a send work request is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Payload<'a> {
+    /// In registered memory, read or written by the device later.
+    Sges(&'a [Sge]),
+    /// Copied into the work request now.
+    Inline(&'a [u8]),
+    /// Copied into the work request now, one piece after the other.
+    InlinePieces(&'a [&'a [u8]]),
+}
+
+/// A send work request. Immediates are in host order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendWr<'a> {
+    pub wr_id: u64,
+    pub flags: WrFlags,
+    pub op: SendOp,
+    pub payload: Payload<'a>,
+}
+
+/// Why a work request was not posted. The queue is as it was before the call, unless the variant says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// Every slot of the queue is taken: poll for completions first, or make the queue deeper.
+    #[error("the queue is full: poll completions first, or ask for a deeper queue")]
+    QueueFull,
+    /// More scatter/gather entries than the queue was made for.
+    #[error("more scatter/gather entries than the queue pair was made for")]
+    TooManySges,
+    /// More inline bytes than the queue was made for.
+    #[error("more inline bytes than the queue pair was made for")]
+    InlineTooLong,
+    /// The scatter/gather entries add up to more than a message can hold (2^31 bytes).
+    #[error("the message is longer than 2^31 bytes")]
+    MessageTooLong,
+    /// The queue pair is in a state that takes no such work request.
+    #[error("the queue pair is in a state that takes no such work request")]
+    BadState,
+    /// The doorbell was refused by the kernel. The work requests are in the queue and go out with the next doorbell.
+    #[error("the doorbell was refused: {0}")]
+    Doorbell(Errno),
+}
+
+/// Why polling cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PollError {
+    /// The device found the completion queue full and lost completions. Nothing more can be relied on: destroy the
+    /// queue pairs on it, and make a larger one.
+    #[error("the completion queue overran: completions are lost; make it larger and connect anew")]
+    Overrun,
+}
+
+/// Completion status (`enum ib_wc_status`). Unknown values are kept and print in hex.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WcStatus(pub u32);
+
+macro_rules! statuses {
+    ($($name:ident = $raw:literal, $text:literal;)*) => {
+        #[allow(missing_docs, reason = "each constant is the C constant of the same name")]
+        impl WcStatus {
+            $(pub const $name: Self = Self($raw);)*
+        }
+        impl WcStatus {
+            /// The C name without its prefix, for known values.
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 { $($raw => Some(stringify!($name)),)* _ => None }
+            }
+            /// What it means, for known values.
+            pub const fn meaning(self) -> Option<&'static str> {
+                match self.0 { $($raw => Some($text),)* _ => None }
+            }
+        }
+    };
+}
+
+statuses! {
+    SUCCESS = 0, "success";
+    LOC_LEN_ERR = 1, "local length error: the message does not fit the posted buffers";
+    LOC_QP_OP_ERR = 2, "local queue pair operation error: the work request is not consistent";
+    LOC_EEC_OP_ERR = 3, "local end-to-end context operation error";
+    LOC_PROT_ERR = 4, "local protection error: a local key or range is not valid for the access";
+    WR_FLUSH_ERR = 5, "flushed: the queue pair went to the error state before the work request completed";
+    MW_BIND_ERR = 6, "memory window bind error";
+    BAD_RESP_ERR = 7, "bad response from the peer";
+    LOC_ACCESS_ERR = 8, "local access error while receiving an RDMA WRITE with immediate";
+    REM_INV_REQ_ERR = 9, "the peer refused an invalid request";
+    REM_ACCESS_ERR = 10, "remote access error: a remote key, range or permission is not valid at the peer";
+    REM_OP_ERR = 11, "remote operation error: the peer could not complete it";
+    RETRY_EXC_ERR = 12, "transport retries exceeded: the peer does not answer";
+    RNR_RETRY_EXC_ERR = 13, "receiver-not-ready retries exceeded: the peer has no receive posted";
+    LOC_RDD_VIOL_ERR = 14, "local RDD violation";
+    REM_INV_RD_REQ_ERR = 15, "remote invalid RD request";
+    REM_ABORT_ERR = 16, "the peer aborted the operation";
+    INV_EECN_ERR = 17, "invalid end-to-end context number";
+    INV_EEC_STATE_ERR = 18, "invalid end-to-end context state";
+    FATAL_ERR = 19, "fatal error";
+    RESP_TIMEOUT_ERR = 20, "response timeout";
+    GENERAL_ERR = 21, "general error";
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.name(), self.meaning()) {
+            (Some(name), Some(text)) => write!(f, "{name} ({text})"),
+            _ => write!(f, "status {:#x}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "WcStatus({:#x})", self.0),
+        }
+    }
+}
+
+/// What a completed work request did (`enum ib_wc_opcode`). Unknown values are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WcOpcode(pub u32);
+
+#[allow(missing_docs, reason = "each constant is the C constant of the same name")]
+impl WcOpcode {
+    pub const SEND: Self = Self(0);
+    pub const RDMA_WRITE: Self = Self(1);
+    pub const RDMA_READ: Self = Self(2);
+    pub const COMP_SWAP: Self = Self(3);
+    pub const FETCH_ADD: Self = Self(4);
+    pub const BIND_MW: Self = Self(5);
+    pub const LOCAL_INV: Self = Self(6);
+    pub const RECV: Self = Self(128);
+    pub const RECV_RDMA_WITH_IMM: Self = Self(129);
+}
+
+impl WcOpcode {
+    /// Whether it is a receive.
+    pub const fn is_recv(self) -> bool {
+        self.0 & 128 != 0
+    }
+}
+
+impl fmt::Debug for WcOpcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            Self::SEND => "SEND",
+            Self::RDMA_WRITE => "RDMA_WRITE",
+            Self::RDMA_READ => "RDMA_READ",
+            Self::COMP_SWAP => "COMP_SWAP",
+            Self::FETCH_ADD => "FETCH_ADD",
+            Self::BIND_MW => "BIND_MW",
+            Self::LOCAL_INV => "LOCAL_INV",
+            Self::RECV => "RECV",
+            Self::RECV_RDMA_WITH_IMM => "RECV_RDMA_WITH_IMM",
+            Self(raw) => return write!(f, "WcOpcode({raw})"),
+        })
+    }
+}

@@ -1,0 +1,2 @@
+//! Looks at RDMA devices and pings through them.
+fn main() {}
