@@ -194,6 +194,9 @@ pub enum PostError {
     /// More inline bytes than the queue was made for.
     #[error("more inline bytes than the queue pair was made for")]
     InlineTooLong,
+    /// More bytes than the pool slot has.
+    #[error("more bytes than the pool slot has")]
+    BeyondSlot,
     /// The scatter/gather entries add up to more than a message can hold (2^31 bytes).
     #[error("the message is longer than 2^31 bytes")]
     MessageTooLong,

@@ -1,7 +1,44 @@
-//! The public API.
+//! The public API: devices, contexts, protection domains, memory, completion queues, queue pairs.
+
+mod any;
+mod attr;
+mod batch;
+mod channel;
+mod cq;
+mod device;
+mod events;
+mod gid;
+mod mr;
+mod pd;
+mod pool;
+mod prepared;
+mod provider;
+mod qp;
+mod scope;
+mod transition;
+mod wc;
 
 pub use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, PortInfo, Unusable};
 pub use crate::uverbs::errno::Errno;
 pub use crate::uverbs::error::{Error, Lacking, Transition, Verb};
+pub use crate::uverbs::object::Leak;
 pub use crate::uverbs::types::{Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, Qpn, Rkey};
-pub use crate::uverbs::wr::{PollError, PostError, RemoteAddr, Sge, WcOpcode, WcStatus, WrFlags};
+pub use crate::uverbs::wr::{
+    Inline, InlinePieces, Payload, PollError, PostError, RemoteAddr, Sge, WcOpcode, WcStatus, WrFlags,
+};
+pub use attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer};
+pub use batch::{RecvBatch, SendBatch};
+pub use channel::CompChannel;
+pub use cq::{Completions, Cq, CqBuilder, CqId, Notify};
+pub use device::{Context, devices};
+pub use events::{AsyncEvent, AsyncEventKind, AsyncEvents, Subject};
+pub use gid::{GidChoice, GidEntry, GidType, GidWish};
+pub use mr::{AccessFlags, CloseError, Memory, Mr, Pages};
+pub use pd::Pd;
+pub use pool::{Pool, Slot, SlotError};
+pub use prepared::{ConnectError, ConnectOptions, Endpoint, PreparedQp, QpBuilder};
+pub use provider::{Any, Provider, Rxe};
+pub use qp::{Qp, QpCaps};
+pub use scope::Scope;
+pub use transition::{QpState, Transport};
+pub use wc::{Completion, Done, Wc, WcError};

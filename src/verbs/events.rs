@@ -1,0 +1,261 @@
+//! Asynchronous events: what happens to a device and its objects outside any work request.
+
+use super::channel::poll_timeout;
+use super::cq::{CqId, CqShared};
+use super::device::ContextInner;
+use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::event::{self, RawAsyncEvent};
+use crate::uverbs::types::{PortNum, Qpn};
+use nix::errno::Errno as NixErrno;
+use nix::poll::{PollFd, PollFlags, poll};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// What happened (`enum ib_event_type`). Unknown values are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AsyncEventKind(pub u32);
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $raw:literal,)*) => {
+        impl AsyncEventKind {
+            $($(#[$doc])* pub const $name: Self = Self($raw);)*
+
+            /// The C name without its prefix, for known values.
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 { $($raw => Some(stringify!($name)),)* _ => None }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A completion queue overran: completions are lost.
+    CQ_ERR = 0,
+    /// A queue pair failed and cannot report it by a completion.
+    QP_FATAL = 1,
+    /// The peer's request was invalid.
+    QP_REQ_ERR = 2,
+    /// The peer's request violated access rights.
+    QP_ACCESS_ERR = 3,
+    /// The first message arrived while the queue pair was still in RTR.
+    COMM_EST = 4,
+    /// The send queue is drained (state SQD).
+    SQ_DRAINED = 5,
+    /// The path was migrated.
+    PATH_MIG = 6,
+    /// The path could not be migrated.
+    PATH_MIG_ERR = 7,
+    /// The device failed or was removed.
+    DEVICE_FATAL = 8,
+    /// A port went up.
+    PORT_ACTIVE = 9,
+    /// A port went down.
+    PORT_ERR = 10,
+    /// A port's LID changed.
+    LID_CHANGE = 11,
+    /// A port's P_Key table changed.
+    PKEY_CHANGE = 12,
+    /// The subnet manager changed.
+    SM_CHANGE = 13,
+    /// A shared receive queue failed.
+    SRQ_ERR = 14,
+    /// A shared receive queue fell below its limit.
+    SRQ_LIMIT_REACHED = 15,
+    /// The last receive of a queue pair in the error state was taken from its shared receive queue.
+    QP_LAST_WQE_REACHED = 16,
+    /// The subnet manager asks to register again.
+    CLIENT_REREGISTER = 17,
+    /// A port's GID table changed.
+    GID_CHANGE = 18,
+    /// A work queue failed.
+    WQ_FATAL = 19,
+}
+
+impl fmt::Debug for AsyncEventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "AsyncEventKind({})", self.0),
+        }
+    }
+}
+
+/// What an event happened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Subject {
+    /// A completion queue.
+    Cq(CqId),
+    /// A queue pair.
+    Qp(Qpn),
+    /// A port.
+    Port(PortNum),
+    /// The whole device.
+    Device,
+    /// An object that was dropped since, or that this library does not know.
+    Gone(u64),
+}
+
+/// An asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: AsyncEventKind,
+    /// To what.
+    pub subject: Subject,
+}
+
+/// The asynchronous events of a context. See [`Context::async_events`](crate::Context::async_events).
+///
+/// While one exists, reading events is its owner's duty: a [`Cq::wait`](crate::Cq::wait) in another thread then learns of
+/// an overrun only after the event was read here.
+pub struct AsyncEvents {
+    context: Arc<ContextInner>,
+}
+
+impl AsyncEvents {
+    pub(super) fn new(context: &Arc<ContextInner>) -> Self {
+        context.registry.readers.fetch_add(1, Ordering::Relaxed);
+        Self { context: context.clone() }
+    }
+
+    /// The next event that is there already. Never blocks.
+    pub fn try_next(&self) -> Result<Option<AsyncEvent>, Error> {
+        let registry = &self.context.registry;
+        if registry.lock().kept.is_empty() {
+            registry.keep_events(self.context.ucontext.async_fd())?;
+        }
+        Ok(registry.lock().kept.pop_front())
+    }
+
+    /// Blocks until there is an event; `None` if none came within `timeout`.
+    ///
+    /// The kernel does not end this wait when the context is closed, so it always has an end of its own.
+    pub fn next(&self, timeout: Duration) -> Result<Option<AsyncEvent>, Error> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(event) = self.try_next()? {
+                return Ok(Some(event));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, poll_timeout(left)) {
+                Ok(_) | Err(NixErrno::EINTR) => {}
+                Err(e) => return Err(Error::kernel(Verb::GetAsyncEvent, e.into())),
+            }
+            let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
+            if fds[0].revents().is_some_and(|got| got.intersects(gone) && !got.contains(PollFlags::POLLIN)) {
+                return Err(Error::DeviceGone { verb: Verb::GetAsyncEvent });
+            }
+        }
+    }
+}
+
+impl Drop for AsyncEvents {
+    fn drop(&mut self) {
+        self.context.registry.readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Readable when the kernel has an event. Read with [`try_next`](AsyncEvents::try_next) until it gives `None`, once
+/// before the first wait too: events that came before this value was made are kept in memory.
+impl AsFd for AsyncEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.context.ucontext.async_fd()
+    }
+}
+
+impl fmt::Debug for AsyncEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncEvents").field("fd", &self.as_fd()).finish()
+    }
+}
+
+/// Which object each user handle in an event stands for, and events that were read but not yet given to anyone.
+#[derive(Default)]
+pub(super) struct Registry {
+    state: Mutex<State>,
+    readers: AtomicU32,
+}
+
+#[derive(Default)]
+struct State {
+    sources: HashMap<u64, Source>,
+    kept: VecDeque<AsyncEvent>,
+}
+
+/// Kept events at most; the oldest go first. A program that never asks for events must not grow.
+const MAX_KEPT: usize = 1024;
+
+pub(super) enum Source {
+    Cq(Weak<CqShared>),
+    Qp(Qpn),
+}
+
+impl Registry {
+    pub(super) fn insert(&self, user_handle: u64, source: Source) {
+        self.lock().sources.insert(user_handle, source);
+    }
+
+    pub(super) fn remove(&self, user_handle: u64) {
+        self.lock().sources.remove(&user_handle);
+    }
+
+    pub(super) fn has_reader(&self) -> bool {
+        self.readers.load(Ordering::Relaxed) != 0
+    }
+
+    /// Reads every event there is, marks what it is about, and keeps it for an [`AsyncEvents`].
+    pub(super) fn keep_events(&self, fd: BorrowedFd<'_>) -> Result<(), Error> {
+        let mut state = self.lock();
+        let State { sources, kept } = &mut *state;
+        event::read_async_events(fd, |raw| {
+            if kept.len() == MAX_KEPT {
+                kept.pop_front();
+            }
+            kept.push_back(understand(raw, sources));
+        })?;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn understand(raw: RawAsyncEvent, sources: &HashMap<u64, Source>) -> AsyncEvent {
+    let kind = AsyncEventKind(raw.event_type);
+    let subject = match kind {
+        AsyncEventKind::DEVICE_FATAL => Subject::Device,
+        AsyncEventKind::PORT_ACTIVE
+        | AsyncEventKind::PORT_ERR
+        | AsyncEventKind::LID_CHANGE
+        | AsyncEventKind::PKEY_CHANGE
+        | AsyncEventKind::SM_CHANGE
+        | AsyncEventKind::CLIENT_REREGISTER
+        | AsyncEventKind::GID_CHANGE => {
+            let port = u8::try_from(raw.element).ok().and_then(|n| PortNum::new(n).ok());
+            port.map_or(Subject::Gone(raw.element), Subject::Port)
+        }
+        _ => match sources.get(&raw.element) {
+            Some(Source::Cq(cq)) => {
+                if kind == AsyncEventKind::CQ_ERR
+                    && let Some(cq) = cq.upgrade()
+                {
+                    cq.overrun.store(true, Ordering::Relaxed);
+                }
+                Subject::Cq(CqId(raw.element))
+            }
+            Some(Source::Qp(qpn)) => Subject::Qp(*qpn),
+            None => Subject::Gone(raw.element),
+        },
+    };
+    AsyncEvent { kind, subject }
+}
