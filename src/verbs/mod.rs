@@ -1,7 +1,13 @@
 //! The public API.
 
-pub use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, PortInfo, Unusable};
+mod gid;
+
+pub use crate::uverbs::details::{
+    DeviceDetails, GidDetails, LinkRate, NetnsMode, NodeType, PhysState, PortDetails, PortState,
+};
+pub use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, GidEntry, GidType, PortInfo, Unusable};
 pub use crate::uverbs::errno::Errno;
 pub use crate::uverbs::error::{Error, Lacking, Transition, Verb};
 pub use crate::uverbs::types::{Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, Qpn, Rkey};
 pub use crate::uverbs::wr::{PollError, PostError, RemoteAddr, Sge, WcOpcode, WcStatus, WrFlags};
+pub use gid::{AddressFamily, GidChoice, GidLoss, GidReason, GidWant, NoGid, choose_gid};
