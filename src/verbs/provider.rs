@@ -8,7 +8,7 @@ use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
 use crate::uverbs::error::Error;
 use crate::uverbs::object::Handle;
-use crate::uverbs::qp::{CreateQp, QpCap};
+use crate::uverbs::attr::{CreateQp, QpCap};
 use crate::uverbs::types::Qpn;
 use crate::uverbs::wr::{PostError, SendWr, Sge, WcOpcode, WcStatus};
 use std::os::fd::BorrowedFd;
