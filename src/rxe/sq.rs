@@ -229,5 +229,7 @@ fn check_atomic(remote: wr::RemoteAddr, length: u32, inline: u32) -> Result<(), 
     Ok(())
 }
 
+#[cfg(all(test, not(loom), target_endian = "little"))]
+mod golden;
 #[cfg(all(test, not(loom)))]
 mod tests;
