@@ -38,6 +38,12 @@ impl<M: RingMemory> RxeCq<M> {
         self.ring.capacity()
     }
 
+    /// Whether there is a completion that was not read yet.
+    #[inline(always)]
+    pub fn has_entry(&self) -> bool {
+        self.ring.has_entry()
+    }
+
     /// Starts a batch: looks once at how many completions there are.
     #[inline(always)]
     pub fn begin(&mut self) {

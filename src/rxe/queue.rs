@@ -139,6 +139,12 @@ impl<M: RingMemory> Consumer<M> {
         self.end = self.mask.wrap(from_device(self.memory.producer()));
     }
 
+    /// Whether there is an entry that was not read yet, in the snapshot or after it.
+    #[inline(always)]
+    pub fn has_entry(&self) -> bool {
+        self.next != self.mask.wrap(from_device(self.memory.producer()))
+    }
+
     /// The slot of the next entry of the snapshot, if there is one. Its [`RingMemory::slot_bytes`] bytes stay as they
     /// are, and may be read by ordinary access, until [`end`](Self::end).
     #[inline(always)]

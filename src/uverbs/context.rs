@@ -19,7 +19,7 @@ use zerocopy::{FromZeros, IntoBytes};
 const FIRST_HANDLES: usize = 64;
 
 /// An open file with its context in the kernel. There is one per file, made when it is opened.
-pub(crate) struct Ucontext {
+pub struct Ucontext {
     // Fields are dropped in this order: the event file before the file it came from.
     async_fd: OwnedFd,
     kernel: Kernel,

@@ -30,7 +30,7 @@ struct Kick {
 const KICK_WORDS: usize = size_of::<Kick>() / size_of::<u64>();
 
 /// Tells the kernel that there is something new in a send queue. Built once per queue pair, rung once per batch.
-pub(crate) struct SendDoorbell {
+pub struct SendDoorbell {
     kick: Box<[u64; KICK_WORDS]>,
     /// The file, or -1 where commands must go through the [`Cdev`].
     fd: RawFd,

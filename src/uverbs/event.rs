@@ -54,7 +54,7 @@ event_types! {
 
 /// What an asynchronous event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subject {
+pub enum Subject {
     /// The object with this user handle.
     Object(u64),
     /// The port with this number.
@@ -87,14 +87,14 @@ impl fmt::Debug for AsyncEventType {
 
 /// One asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AsyncEvent {
+pub struct AsyncEvent {
     pub event_type: AsyncEventType,
     pub subject: Subject,
 }
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub enum Wait {
     /// There is something to read.
     Ready,
     /// The time is over.
@@ -105,12 +105,12 @@ pub(crate) enum Wait {
 
 /// Reads all completion events that are there, without waiting, and passes on the user handle of each one's completion
 /// queue. Returns how many there were.
-pub(crate) fn read_comp_events(fd: BorrowedFd<'_>, mut each: impl FnMut(u64)) -> Result<usize, Error> {
+pub fn read_comp_events(fd: BorrowedFd<'_>, mut each: impl FnMut(u64)) -> Result<usize, Error> {
     read_records(fd, Verb::GetCqEvent, |record: CompEventDesc| each(record.cq_handle))
 }
 
 /// Reads all asynchronous events that are there, without waiting. Returns how many there were.
-pub(crate) fn read_async_events(fd: BorrowedFd<'_>, mut each: impl FnMut(AsyncEvent)) -> Result<usize, Error> {
+pub fn read_async_events(fd: BorrowedFd<'_>, mut each: impl FnMut(AsyncEvent)) -> Result<usize, Error> {
     read_records(fd, Verb::GetAsyncEvent, |record: AsyncEventDesc| {
         let event_type = AsyncEventType(record.event_type);
         let subject = match event_type {
@@ -123,7 +123,7 @@ pub(crate) fn read_async_events(fd: BorrowedFd<'_>, mut each: impl FnMut(AsyncEv
 }
 
 /// Waits until `fd` can be read, at most until `deadline`. `verb` names the wait in errors.
-pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>, verb: Verb) -> Result<Wait, Error> {
+pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>, verb: Verb) -> Result<Wait, Error> {
     let timeout = match deadline {
         None => PollTimeout::NONE,
         Some(deadline) => round_up(deadline.saturating_duration_since(Instant::now())),
@@ -148,7 +148,7 @@ fn round_up(wait: Duration) -> PollTimeout {
 }
 
 /// Makes reads return at once.
-pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     Ok(())

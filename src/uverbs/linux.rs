@@ -29,6 +29,11 @@ pub fn open_node(path: &Path, driver_id: u32) -> Result<Arc<dyn Cdev>, Error> {
     Ok(Arc::new(LinuxCdev { file, driver_id }))
 }
 
+/// Commands on an open device file of the kernel driver `driver_id` (`enum rdma_driver_id`).
+pub fn cdev(file: File, driver_id: u32) -> Arc<dyn Cdev> {
+    Arc::new(LinuxCdev { file, driver_id })
+}
+
 /// An open device file.
 struct LinuxCdev {
     file: File,

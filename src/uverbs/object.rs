@@ -84,7 +84,7 @@ impl fmt::Display for Leak {
 
 /// How many events the kernel ever reported for an object that is now destroyed, read or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Destroyed {
+pub struct Destroyed {
     pub comp_events: u32,
     pub async_events: u32,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Destroyed {
 ///
 /// Handles of one context may be dropped in any order: those that the kernel refuses, because another object still uses
 /// them, are recorded as [`Leak`]s. Owners that hold what an object needs avoid that.
-pub(crate) struct Handle {
+pub struct Handle {
     context: Arc<Ucontext>,
     kind: ObjectKind,
     id: u32,

@@ -47,8 +47,8 @@ pub struct RnrTimer(u8);
 impl RnrTimer {
     /// Units of 10 µs for each code.
     const TENS_OF_US: [u32; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
-        6144, 8192, 12288, 16384, 24576, 32768, 49152,
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+        4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
 
     /// 0.64 ms: short enough not to be felt, long enough not to storm.
@@ -229,7 +229,7 @@ impl QpUpdate {
         self.set(mask::DEST_QPN, |r| r.dest_qp_num = qpn.get())
     }
 
-    /// Whether to raise [`SQ_DRAINED`](crate::AsyncEventKind::SQ_DRAINED) when the send queue is drained.
+    /// Whether to raise [`SQ_DRAINED`](crate::AsyncEventType::SQ_DRAINED) when the send queue is drained.
     pub fn en_sqd_async_notify(self, on: bool) -> Self {
         self.set(mask::EN_SQD_ASYNC_NOTIFY, |r| r.en_sqd_async_notify = on)
     }

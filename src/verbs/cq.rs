@@ -13,8 +13,8 @@ use crate::uverbs::wr::PollError;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Which completion queue an event is about: unique within its context.

@@ -5,8 +5,8 @@ use super::gid::{GidChoice, GidWant, choose_gid};
 use super::pd::Pd;
 use super::provider::{Any, Provider};
 use crate::sys::Linux;
-use crate::uverbs::context::Ucontext;
 use crate::uverbs::attr::{DeviceAttr, PortAttr};
+use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, GidEntry};
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Leak;
@@ -171,7 +171,7 @@ impl ContextInner {
     pub(super) fn choose_gid(&self, port: PortNum, want: Option<GidWant>) -> Result<GidChoice, Error> {
         let layer = self.query_port(port)?.link_layer;
         let entries: Vec<_> = self.ucontext.gid_table()?.into_iter().filter(|e| e.port == port).collect();
-        choose_gid(layer, &entries, want)
+        choose_gid(layer, &entries, want).map_err(|none| Error::invalid(Verb::QueryGid, "port", port, none.to_string()))
     }
 
     /// The GID that the caller named, which must be there.
@@ -194,10 +194,15 @@ impl ContextInner {
     pub(super) fn check_port(&self, verb: Verb, port: PortNum) -> Result<(), Error> {
         let last = self.attr.phys_port_cnt;
         if port.get() > last {
-            let limit = format!("{} has port{} 1{}", self.info.name, if last == 1 { "" } else { "s" }, match last {
-                0 | 1 => String::new(),
-                n => format!(" to {n}"),
-            });
+            let limit = format!(
+                "{} has port{} 1{}",
+                self.info.name,
+                if last == 1 { "" } else { "s" },
+                match last {
+                    0 | 1 => String::new(),
+                    n => format!(" to {n}"),
+                }
+            );
             return Err(Error::invalid(verb, "port", port, limit));
         }
         Ok(())

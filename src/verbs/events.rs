@@ -1,13 +1,10 @@
 //! Asynchronous events: what happens to a device and its objects outside any work request.
 
-use super::channel::poll_timeout;
 use super::cq::{CqHealth, CqId};
 use super::device::ContextInner;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::event::{self, AsyncEventType};
 use crate::uverbs::types::{PortNum, Qpn};
-use nix::errno::Errno as NixErrno;
-use nix::poll::{PollFd, PollFlags, poll};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -72,19 +69,10 @@ impl AsyncEvents {
             if let Some(event) = self.try_next()? {
                 return Ok(Some(event));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if Instant::now() >= deadline {
                 return Ok(None);
             }
-            let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut fds, poll_timeout(left)) {
-                Ok(_) | Err(NixErrno::EINTR) => {}
-                Err(e) => return Err(Error::kernel(Verb::GetAsyncEvent, e.into())),
-            }
-            let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
-            if fds[0].revents().is_some_and(|got| got.intersects(gone) && !got.contains(PollFlags::POLLIN)) {
-                return Err(Error::DeviceGone { verb: Verb::GetAsyncEvent });
-            }
+            event::wait_readable(self.as_fd(), Some(deadline), Verb::GetAsyncEvent)?;
         }
     }
 }

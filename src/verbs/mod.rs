@@ -18,9 +18,7 @@ mod scope;
 mod transition;
 mod wc;
 
-pub use crate::uverbs::attr::{
-    AddressVector, DeviceAttr, OdpCaps, PortAttr, QpAttr, QpCap, QpState, RssCaps, TmCaps,
-};
+pub use crate::uverbs::attr::{AddressVector, DeviceAttr, OdpCaps, PortAttr, QpAttr, QpCap, QpState, RssCaps, TmCaps};
 pub use crate::uverbs::details::{
     DeviceDetails, GidDetails, LinkRate, NetnsMode, NodeType, PhysState, PortDetails, PortState,
 };

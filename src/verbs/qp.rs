@@ -141,7 +141,7 @@ impl<P: Provider> QpCore<P> {
 
     #[inline(always)]
     pub(super) fn recv_batch(&mut self) -> RecvBatch<'_, P> {
-        RecvBatch::new(&mut self.rq, self.state != QpState::RESET)
+        RecvBatch::new(&mut *self.rq, self.state != QpState::RESET)
     }
 }
 
@@ -204,7 +204,7 @@ impl<P: Provider> Qp<P> {
     #[inline(always)]
     pub fn send_batch(&mut self) -> SendBatch<'_, P> {
         let ready = matches!(self.core.state, QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR);
-        SendBatch::new(&mut self.core.sq, ready)
+        SendBatch::new(&mut *self.core.sq, ready)
     }
 
     /// Opens a batch of receives. One batch at a time: it borrows the queue pair.

@@ -87,7 +87,9 @@ fn rule(transport: Transport, from: QpState, to: QpState) -> Option<Rule> {
             AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
             ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
         ),
-        (QpState::INIT, QpState::RTR, Uc) => of(AV | PATH_MTU | DEST_QPN | RQ_PSN, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
+        (QpState::INIT, QpState::RTR, Uc) => {
+            of(AV | PATH_MTU | DEST_QPN | RQ_PSN, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX)
+        }
         (QpState::INIT, QpState::RTR, Ud) => of(0, PKEY_INDEX | QKEY),
 
         (QpState::RTR, QpState::RTS, Rc) => of(
@@ -107,8 +109,17 @@ fn rule(transport: Transport, from: QpState, to: QpState) -> Option<Rule> {
         (QpState::RTS, QpState::SQD, _) => of(0, EN_SQD_ASYNC_NOTIFY),
         (QpState::SQD, QpState::SQD, Rc) => of(
             0,
-            PORT | AV | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC | ALT_PATH | ACCESS_FLAGS
-                | PKEY_INDEX | MIN_RNR_TIMER | PATH_MIG_STATE,
+            PORT | AV
+                | TIMEOUT
+                | RETRY_CNT
+                | RNR_RETRY
+                | MAX_QP_RD_ATOMIC
+                | MAX_DEST_RD_ATOMIC
+                | ALT_PATH
+                | ACCESS_FLAGS
+                | PKEY_INDEX
+                | MIN_RNR_TIMER
+                | PATH_MIG_STATE,
         ),
         (QpState::SQD, QpState::SQD, Uc) => of(0, AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE),
         (QpState::SQD, QpState::SQD, Ud) => of(0, PKEY_INDEX | QKEY),
@@ -152,11 +163,7 @@ mod tests {
             Transport::Uc => [0x39, 0x101181, 0x10001],
             Transport::Ud => [0x71, 0x1, 0x10001],
         };
-        [
-            (QpState::RESET, QpState::INIT, init),
-            (QpState::INIT, QpState::RTR, rtr),
-            (QpState::RTR, QpState::RTS, rts),
-        ]
+        [(QpState::RESET, QpState::INIT, init), (QpState::INIT, QpState::RTR, rtr), (QpState::RTR, QpState::RTS, rts)]
     }
 
     #[test]
@@ -208,10 +215,8 @@ mod tests {
 
     #[test]
     fn the_message_names_everything() {
-        let error = check(Transport::Rc, QpState::INIT, QpState::RTR, 0x129181 & !mask::RQ_PSN | mask::QKEY).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "modify_qp: RC queue pair, INIT to RTR: missing rq_psn; not allowed qkey"
-        );
+        let error =
+            check(Transport::Rc, QpState::INIT, QpState::RTR, 0x129181 & !mask::RQ_PSN | mask::QKEY).unwrap_err();
+        assert_eq!(error.to_string(), "modify_qp: RC queue pair, INIT to RTR: missing rq_psn; not allowed qkey");
     }
 }
