@@ -1,8 +1,22 @@
 //! The kernel boundary: discovery, commands, objects, events, and the words that all providers share.
 
+pub mod abi;
+pub mod attr;
+mod cmd;
+mod completion;
+pub mod context;
 pub mod device;
+pub mod doorbell;
 pub mod errno;
 pub mod error;
+pub mod event;
+mod kernel;
+pub mod linux;
+mod memory;
+pub mod object;
+mod query;
+mod queue_pair;
+pub mod raw;
 pub mod sys;
 pub mod types;
 pub mod wr;
