@@ -6,16 +6,16 @@
 //! back. [`RxeCqe`] borrows the queue, so it cannot outlive that.
 #![allow(unsafe_code)]
 
-use super::abi::Cqe;
 use super::queue::Consumer;
 use super::ring_memory::{MappedRing, RingMemory};
+use crate::uverbs::abi::verbs::Wc;
 use crate::uverbs::wr::{WcOpcode, WcStatus};
 use std::marker::PhantomData;
 use std::mem::size_of;
 use std::ptr::NonNull;
 
 /// Bytes of a completion queue's slot that are used.
-pub const CQE_BYTES: usize = size_of::<Cqe>();
+pub const CQE_BYTES: usize = size_of::<Wc>();
 
 /// The polling end of one completion queue.
 pub struct RxeCq<M = MappedRing> {
@@ -61,14 +61,14 @@ impl<M: RingMemory> RxeCq<M> {
 /// A completion, still in its slot. Fields are read when asked for.
 #[derive(Clone, Copy)]
 pub struct RxeCqe<'cq> {
-    slot: NonNull<Cqe>,
+    slot: NonNull<Wc>,
     _queue: PhantomData<&'cq ()>,
 }
 
 macro_rules! field {
     ($cqe:ident . $field:ident) => {
         // SAFETY: made by `RxeCq::next` only, from a slot that the kernel has filled, that is aligned and large enough
-        // for a `Cqe` (checked in `RxeCq::new`), and that is not given back while the queue is borrowed. No reference to
+        // for a `Wc` (checked in `RxeCq::new`), and that is not given back while the queue is borrowed. No reference to
         // the slot is made. Every bit pattern is a valid integer.
         unsafe { (&raw const (*$cqe.slot.as_ptr()).$field).read() }
     };
