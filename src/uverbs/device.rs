@@ -75,66 +75,50 @@ pub struct PortInfo {
     pub link_layer: Option<LinkLayer>,
 }
 
-/// One valid entry of a port's GID table (`struct ib_uverbs_gid_entry`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct GidEntry {
-    /// The port.
-    pub port: PortNum,
-    /// The index in the port's table. A table may be longer than a queue pair can address: see
-    /// [`GidIndex`](super::types::GidIndex).
-    pub index: u32,
-    /// The GID.
-    pub gid: Gid,
-    /// What it is used for.
-    pub gid_type: GidType,
-    /// Index of the network device it belongs to (RoCE), in that device's own network namespace.
-    pub netdev: Option<u32>,
-}
-
-/// What a GID is used for (`enum ib_uverbs_gid_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GidType {
-    /// InfiniBand.
-    Ib,
-    /// RoCE version 1: an Ethernet protocol of its own, not routed.
-    RoceV1,
-    /// RoCE version 2: over UDP and IP.
-    RoceV2,
-    /// A number that this library does not know.
-    Other(u32),
-}
+/// What packets a GID table entry is for (`enum ib_uverbs_gid_type`). Unknown numbers are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GidType(pub u32);
 
 impl GidType {
-    /// From the number the kernel uses.
-    pub const fn from_raw(raw: u32) -> Self {
-        match raw {
-            0 => Self::Ib,
-            1 => Self::RoceV1,
-            2 => Self::RoceV2,
-            _ => Self::Other(raw),
-        }
-    }
-
-    /// The number the kernel uses.
-    pub const fn raw(self) -> u32 {
-        match self {
-            Self::Ib => 0,
-            Self::RoceV1 => 1,
-            Self::RoceV2 => 2,
-            Self::Other(raw) => raw,
-        }
-    }
+    /// InfiniBand.
+    pub const IB: Self = Self(0);
+    /// RoCE v1: Ethernet frames, not routable.
+    pub const ROCE_V1: Self = Self(1);
+    /// RoCE v2: UDP over IP.
+    pub const ROCE_V2: Self = Self(2);
 }
 
 impl fmt::Display for GidType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ib => f.write_str("IB"),
-            Self::RoceV1 => f.write_str("RoCE v1"),
-            Self::RoceV2 => f.write_str("RoCE v2"),
-            Self::Other(raw) => write!(f, "type {raw}"),
+        match *self {
+            Self::IB => f.write_str("IB"),
+            Self::ROCE_V1 => f.write_str("RoCE v1"),
+            Self::ROCE_V2 => f.write_str("RoCE v2"),
+            Self(raw) => write!(f, "type {raw}"),
         }
     }
+}
+
+impl fmt::Debug for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GidType({self})")
+    }
+}
+
+/// One valid entry of a port's GID table (`struct ib_uverbs_gid_entry`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GidEntry {
+    /// The GID.
+    pub gid: Gid,
+    /// Its index in the port's table.
+    pub index: u32,
+    /// The port.
+    pub port: PortNum,
+    /// What packets it is for.
+    pub gid_type: GidType,
+    /// Index of the network device it belongs to, where there is one.
+    pub netdev_ifindex: Option<u32>,
 }
 
 /// Why a device cannot be used. Where several reasons hold, the one that is hardest to mend.

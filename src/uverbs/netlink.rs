@@ -366,4 +366,4 @@ impl<C: Channel> Conversation<C> {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;
