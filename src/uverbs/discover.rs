@@ -398,4 +398,4 @@ fn port_info(port: &Result<nldev::Port, NetlinkError>) -> PortInfo {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;
