@@ -14,6 +14,7 @@ mod kernel;
 pub mod linux;
 mod memory;
 pub mod object;
+pub mod observe;
 mod query;
 mod queue_pair;
 pub mod raw;
