@@ -21,3 +21,10 @@ pub mod raw;
 pub mod sys;
 pub mod types;
 pub mod wr;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod scenario;

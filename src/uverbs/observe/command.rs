@@ -248,8 +248,8 @@ pub(super) struct WriteParts<'a> {
     /// Address of the response; 0 for none.
     pub response: u64,
     pub response_bytes: usize,
-    /// Where in the command the response's address lies.
-    pub response_at: Option<usize>,
+    /// Whether the response's address lies after the header.
+    pub has_response: bool,
 }
 
 impl<'a> WriteParts<'a> {
@@ -262,8 +262,8 @@ impl<'a> WriteParts<'a> {
             let (ex, body) = ExCmdHdr::read_from_prefix(body).ok()?;
             let (request, driver_request) = body.split_at_checked(usize::from(hdr.in_words) * 8)?;
             let response_bytes = usize::from(hdr.out_words + ex.provider_out_words) * 8;
-            let response_at = Some(size_of::<CmdHdr>());
-            return Some(Self { spec, request, driver_request, response: ex.response, response_bytes, response_at });
+            let response = ex.response;
+            return Some(Self { spec, request, driver_request, response, response_bytes, has_response: true });
         }
         let (request, driver_request) = body.split_at_checked(spec.request_bytes)?;
         let has_response = spec.response_bytes != 0;
@@ -277,7 +277,7 @@ impl<'a> WriteParts<'a> {
             driver_request,
             response,
             response_bytes: usize::from(hdr.out_words) * 4,
-            response_at: has_response.then_some(size_of::<CmdHdr>()),
+            has_response,
         })
     }
 }

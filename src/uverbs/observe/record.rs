@@ -4,6 +4,7 @@ use super::command::WriteParts;
 use super::names::Shape;
 use super::{Command, CommandForm, Exchange, Observer, observe_cdev, observe_sys};
 use crate::uverbs::abi::ioctl::Attr;
+use crate::uverbs::abi::write::{CmdHdr, CreateCq, command};
 use crate::uverbs::errno::Errno;
 use crate::uverbs::sys::{Cdev, Sys};
 use std::fmt::{self, Write as _};
@@ -20,7 +21,7 @@ struct Log(Mutex<Vec<Recorded>>);
 /// A command that was sent.
 ///
 /// Prints as hex, one part a line and each with its name after a `#`, addresses as `->` (an input follows) or `<-` (room
-/// for an output), so that two runs print the same.
+/// for an output), file descriptors of others as `fd`: two runs print the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recorded {
@@ -120,12 +121,9 @@ fn write_ioctl(command: &Command<'_>, out: &mut String) -> fmt::Result {
         match (command.memory(&attr), spec.map(|s| s.shape)) {
             (Some(bytes), Some(Shape::In)) => {
                 writeln!(out, "  {} ->  # {name}", hex(head))?;
-                for bytes in bytes.chunks(32) {
-                    line(out, "    ", &[bytes], "")?;
-                }
+                write_request(command.write_number(), 0, bytes, "    ", out)?;
             }
             (Some(_), _) => writeln!(out, "  {} <-  # {name}", hex(head))?,
-            // The number differs from run to run.
             (None, Some(Shape::Fd)) => writeln!(out, "  {} fd  # {name}", hex(head))?,
             (None, _) => line(out, "  ", &[head, attr.data.as_bytes()], name)?,
         }
@@ -134,14 +132,42 @@ fn write_ioctl(command: &Command<'_>, out: &mut String) -> fmt::Result {
 }
 
 fn write_write(command: &Command<'_>, out: &mut String) -> fmt::Result {
-    let words = command.words();
-    let response_at = WriteParts::of(words).and_then(|parts| parts.response_at).map(|at| at / 8);
-    for (i, word) in words.iter().enumerate() {
-        match i {
-            0 => line(out, "  ", &[word.as_bytes()], "command in_words out_words")?,
-            i if Some(i) == response_at => writeln!(out, "  <-  # response")?,
-            _ => line(out, "  ", &[word.as_bytes()], "")?,
+    let bytes = command.words().as_bytes();
+    let Some((header, mut request)) = bytes.split_at_checked(size_of::<CmdHdr>()) else { return Ok(()) };
+    line(out, "  ", &[header], "command in_words out_words")?;
+    let mut skipped = 0;
+    if WriteParts::of(command.words()).is_some_and(|parts| parts.has_response) {
+        writeln!(out, "  <-  # response")?;
+        skipped = size_of::<u64>();
+        request = &request[skipped..];
+    }
+    write_request(command.write_number(), skipped, request, "  ", out)
+}
+
+/// Writes a request, or its end after `skipped` bytes. File descriptors differ from run to run, so `fd` stands for them.
+fn write_request(number: Option<u32>, skipped: usize, bytes: &[u8], indent: &str, out: &mut String) -> fmt::Result {
+    const CHANNEL: std::ops::Range<usize> = {
+        let start = std::mem::offset_of!(CreateCq, comp_channel);
+        start..start + size_of::<i32>()
+    };
+    let (before, fd, after) = match number {
+        Some(command::CREATE_CQ) if bytes.len() > CHANNEL.end - skipped => {
+            let (before, rest) = bytes.split_at(CHANNEL.start - skipped);
+            let (fd, after) = rest.split_at(CHANNEL.len());
+            (before, fd, after)
         }
+        _ => (bytes, [].as_slice(), [].as_slice()),
+    };
+    for bytes in before.chunks(32) {
+        line(out, indent, &[bytes], "")?;
+    }
+    match fd {
+        [] => {}
+        [0xff, ..] => line(out, indent, &[fd], "")?,
+        _ => writeln!(out, "{indent}fd")?,
+    }
+    for bytes in after.chunks(32) {
+        line(out, indent, &[bytes], "")?;
     }
     Ok(())
 }
