@@ -22,7 +22,11 @@ fn main() {
                     _ => {
                         println!("{d:#?}");
                         println!("{:#?}", linux.details(&d));
-                        println!("pkey {:?} {:?}", linux.pkey(&d, ironverbs::PortNum::ONE, 0), linux.pkey(&d, ironverbs::PortNum::ONE, 7).map_err(|e| e.to_string()));
+                        println!(
+                            "pkey {:?} {:?}",
+                            linux.pkey(&d, ironverbs::PortNum::ONE, 0),
+                            linux.pkey(&d, ironverbs::PortNum::ONE, 7).map_err(|e| e.to_string())
+                        );
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! What is known of a device before it is opened.
 
 use super::errno::Errno;
-use super::types::{Gid, Guid, LinkLayer, PortNum};
+use super::types::{Guid, LinkLayer};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -73,52 +73,6 @@ pub struct PortInfo {
     pub state: Option<u8>,
     /// Link layer.
     pub link_layer: Option<LinkLayer>,
-}
-
-/// What packets a GID table entry is for (`enum ib_uverbs_gid_type`). Unknown numbers are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GidType(pub u32);
-
-impl GidType {
-    /// InfiniBand.
-    pub const IB: Self = Self(0);
-    /// RoCE v1: Ethernet frames, not routable.
-    pub const ROCE_V1: Self = Self(1);
-    /// RoCE v2: UDP over IP.
-    pub const ROCE_V2: Self = Self(2);
-}
-
-impl fmt::Display for GidType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::IB => f.write_str("IB"),
-            Self::ROCE_V1 => f.write_str("RoCE v1"),
-            Self::ROCE_V2 => f.write_str("RoCE v2"),
-            Self(raw) => write!(f, "type {raw}"),
-        }
-    }
-}
-
-impl fmt::Debug for GidType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "GidType({self})")
-    }
-}
-
-/// One valid entry of a port's GID table (`struct ib_uverbs_gid_entry`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GidEntry {
-    /// The GID.
-    pub gid: Gid,
-    /// Its index in the port's table.
-    pub index: u32,
-    /// The port.
-    pub port: PortNum,
-    /// What packets it is for.
-    pub gid_type: GidType,
-    /// Index of the network device it belongs to, where there is one.
-    pub netdev_ifindex: Option<u32>,
 }
 
 /// Why a device cannot be used. Where several reasons hold, the one that is hardest to mend.

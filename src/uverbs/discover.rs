@@ -8,13 +8,14 @@ use super::assess::{Chardev, Driver, Facts, Node, assess};
 use super::device::{DeviceInfo, DriverId, PortInfo, Unusable};
 use super::errno::Errno;
 use super::error::{Error, Lacking, Verb};
+use super::linux::from_file;
 use super::netlink::{NetlinkError, Socket};
 use super::nldev::{self, Nldev, Scan};
 use super::sys::{Cdev, Sys};
 use super::sysfs::{Sysfs, Uverbs};
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat};
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{Metadata, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -128,7 +129,10 @@ impl Linux {
         }
         // One whose name cannot be read has just gone.
         for uverbs in strangers.into_iter().filter(|s| s.ibdev.is_some()) {
-            facts.push(Facts { other_namespace: exclusive, ..self.from_sysfs(uverbs, "netlink does not show the device") });
+            facts.push(Facts {
+                other_namespace: exclusive,
+                ..self.from_sysfs(uverbs, "netlink does not show the device")
+            });
         }
         facts
     }
@@ -280,31 +284,28 @@ impl Sys for Linux {
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn Cdev>, Error> {
         let driver = provider(device)?;
         let (Some(path), Some(dev)) = (&device.node, device.dev) else {
-            return Err(gone(device, device.usable.as_ref().err().map_or("it has no device file".into(), |e| e.to_string())));
+            return Err(gone(
+                device,
+                device.usable.as_ref().err().map_or("it has no device file".into(), |e| e.to_string()),
+            ));
         };
         // Looked at before it is opened, because opening another device may set something off.
         let metadata = std::fs::metadata(path).map_err(|e| open_error(device, path, &e))?;
         check_number(device, path, &metadata, dev)?;
-        let file =
-            OpenOptions::new().read(true).write(true).open(path).map_err(|e| open_error(device, path, &e))?;
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| open_error(device, path, &e))?;
         // And again, because the file may have been replaced in between.
         let metadata = file.metadata().map_err(|e| open_error(device, path, &e))?;
         check_number(device, path, &metadata, dev)?;
         if !self.is_same(device) {
             return Err(gone(device, "it has been removed since it was listed; list the devices again".into()));
         }
-        open_cdev(file, driver)
+        Ok(from_file(file, driver.0))
     }
 }
 
 /// Whether netlink told of the character device `uverbs`.
 fn is_told(scan: &Scan, uverbs: &str) -> bool {
     scan.found.iter().any(|found| found.chardev.as_ref().is_ok_and(|chardev| chardev.name == uverbs))
-}
-
-/// The device behind an open device file.
-fn open_cdev(_file: File, _driver: DriverId) -> Result<Arc<dyn Cdev>, Error> {
-    Err(Error::Unsupported { verb: Verb::OpenDevice, what: "x".into(), by: Lacking::Library })
 }
 
 /// The driver, if this library has a provider for it.
@@ -340,7 +341,10 @@ fn check_number(device: &DeviceInfo, path: &Path, metadata: &Metadata, need: (u3
         Some((found_major, found_minor)) => {
             let (need_major, need_minor) = need;
             let path = path.to_owned();
-            Err(gone(device, Unusable::WrongNode { path, found_major, found_minor, need_major, need_minor }.to_string()))
+            Err(gone(
+                device,
+                Unusable::WrongNode { path, found_major, found_minor, need_major, need_minor }.to_string(),
+            ))
         }
         None => Err(gone(device, Unusable::NotCharDevice(path.to_owned()).to_string())),
     }
@@ -350,19 +354,20 @@ fn check_number(device: &DeviceInfo, path: &Path, metadata: &Metadata, need: (u3
 /// `drivers/infiniband/core/uverbs_main.c`).
 fn open_error(device: &DeviceInfo, path: &Path, e: &std::io::Error) -> Error {
     let errno = Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
-    let error = Error::kernel(Verb::OpenDevice, errno);
-    match errno {
-        Errno::ENOENT => gone(device, Unusable::NoNode(path.to_owned()).to_string()),
-        Errno::EACCES => error.with_hint(Unusable::NoPermission(path.to_owned()).to_string()),
-        Errno::EPERM => error.with_hint(format!(
-            "{} belongs to another network namespace (rdma system show: exclusive), or the control group of this \
+    let (name, path) = (&device.name, path.to_owned());
+    let hint = match errno {
+        Errno::ENOENT => return gone(device, Unusable::NoNode(path).to_string()),
+        Errno::EACCES => Unusable::NoPermission(path).to_string(),
+        Errno::EPERM => format!(
+            "{name} belongs to another network namespace (rdma system show: exclusive), or the control group of this \
              container forbids {}",
-            device.name,
             path.display()
-        )),
-        Errno::ENXIO | Errno::ENODEV => error.with_hint(format!("{} is going away", device.name)),
-        _ => error,
-    }
+        ),
+        Errno::ENXIO | Errno::ENODEV => format!("{name} is going away"),
+        Errno::EMFILE | Errno::ENFILE => "too many open files: raise the limit (ulimit -n)".to_owned(),
+        _ => path.display().to_string(),
+    };
+    Error::kernel(Verb::OpenDevice, errno).with_hint(hint)
 }
 
 /// Major and minor number of a character device.
@@ -379,12 +384,10 @@ fn look_at(path: &Path, dev: (u32, u32)) -> Node {
         Ok(metadata) => match number(&metadata) {
             None => Node::NotCharDevice,
             Some(found) if found != dev => Node::Wrong(found),
-            Some(_) => {
-                match faccessat(AT_FDCWD, path, AccessFlags::R_OK | AccessFlags::W_OK, AtFlags::AT_EACCESS) {
-                    Ok(()) => Node::Ready,
-                    Err(e) => denied(e.into()),
-                }
-            }
+            Some(_) => match faccessat(AT_FDCWD, path, AccessFlags::R_OK | AccessFlags::W_OK, AtFlags::AT_EACCESS) {
+                Ok(()) => Node::Ready,
+                Err(e) => denied(e.into()),
+            },
         },
     }
 }

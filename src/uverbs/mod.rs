@@ -1,14 +1,36 @@
 //! The kernel boundary: discovery, commands, objects, events, and the words that all providers share.
 
+pub mod abi;
 mod assess;
+pub mod attr;
+mod cmd;
+mod completion;
+pub mod context;
 pub mod details;
 pub mod device;
 pub mod discover;
+pub mod doorbell;
 pub mod errno;
 pub mod error;
+pub mod event;
+mod kernel;
+pub mod linux;
+mod memory;
 mod netlink;
 mod nldev;
+pub mod object;
+pub mod observe;
+mod query;
+mod queue_pair;
+pub mod raw;
 pub mod sys;
 mod sysfs;
 pub mod types;
 pub mod wr;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod scenario;

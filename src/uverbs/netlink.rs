@@ -235,11 +235,7 @@ impl<C: Channel> Conversation<C> {
 
     /// Asks for a dump and collects what `parse` makes of each part; parts of which it makes nothing are left out. Asks
     /// again, from the start, if the kernel says that the answer is not consistent.
-    pub fn dump<T>(
-        &mut self,
-        request: &Request,
-        parse: impl Fn(&[u8]) -> Option<T>,
-    ) -> Result<Vec<T>, NetlinkError> {
+    pub fn dump<T>(&mut self, request: &Request, parse: impl Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, NetlinkError> {
         let mut last = NetlinkError::Interrupted;
         for _ in 0..DUMP_TRIES {
             let mut found = Vec::new();

@@ -212,9 +212,8 @@ impl Device {
     /// ends at the first port that cannot be queried.
     fn questions(&self) -> impl Iterator<Item = Request> {
         let index = self.index;
-        let ports = (1..=self.port_count).map(move |port| {
-            Request::new(command::PORT_GET).u32(attr::DEV_INDEX, index.0).u32(attr::PORT_INDEX, port)
-        });
+        let ports = (1..=self.port_count)
+            .map(move |port| Request::new(command::PORT_GET).u32(attr::DEV_INDEX, index.0).u32(attr::PORT_INDEX, port));
         std::iter::once(chardev_request(index)).chain(ports)
     }
 }

@@ -4,7 +4,7 @@
 //! choice to the caller. A bad one shows late, as a peer that never answers: RoCE v1 is not routed, a link-local address
 //! reaches one network only, and an IPv4 peer is not reached from an IPv6 address.
 
-use crate::uverbs::device::{GidEntry, GidType};
+use crate::uverbs::attr::{GidEntry, GidType};
 use crate::uverbs::types::{Gid, GidIndex, LinkLayer};
 use std::fmt;
 use std::net::Ipv6Addr;

@@ -2,10 +2,9 @@
 
 mod gid;
 
-pub use crate::uverbs::details::{
-    DeviceDetails, GidDetails, LinkRate, NetnsMode, NodeType, PhysState, PortDetails, PortState,
-};
-pub use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, GidEntry, GidType, PortInfo, Unusable};
+pub use crate::uverbs::attr::{GidEntry, GidType, PortState};
+pub use crate::uverbs::details::{DeviceDetails, GidDetails, LinkRate, NetnsMode, NodeType, PhysState, PortDetails};
+pub use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, PortInfo, Unusable};
 pub use crate::uverbs::errno::Errno;
 pub use crate::uverbs::error::{Error, Lacking, Transition, Verb};
 pub use crate::uverbs::types::{Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, Qpn, Rkey};

@@ -57,13 +57,7 @@ fn every_reason() {
         (Facts { chardev: at(Node::NotCharDevice), ..good() }, Err(Unusable::NotCharDevice(path()))),
         (
             Facts { chardev: at(Node::Wrong((1, 3))), ..good() },
-            Err(Unusable::WrongNode {
-                path: path(),
-                found_major: 1,
-                found_minor: 3,
-                need_major: 231,
-                need_minor: 192,
-            }),
+            Err(Unusable::WrongNode { path: path(), found_major: 1, found_minor: 3, need_major: 231, need_minor: 192 }),
         ),
         (Facts { chardev: at(Node::Denied(Errno::EACCES)), ..good() }, Err(Unusable::NoPermission(path()))),
         (Facts { chardev: at(Node::Denied(Errno::EPERM)), ..good() }, Err(Unusable::Forbidden(path()))),

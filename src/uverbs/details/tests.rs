@@ -18,7 +18,10 @@ fn rxe_from_sysfs() {
     assert_eq!(details.fw_version.as_deref(), Some(""));
     assert_eq!((details.hardware, details.hardware_driver), (None, None));
     // Only netlink tells these.
-    assert_eq!((details.netns_mode, details.copy_on_fork, details.protocol, details.cap_flags), (None, None, None, None));
+    assert_eq!(
+        (details.netns_mode, details.copy_on_fork, details.protocol, details.cap_flags),
+        (None, None, None, None)
+    );
     let [port] = &details.ports[..] else { panic!() };
     assert_eq!(port.port, PortNum::ONE);
     assert_eq!((port.state, port.phys_state), (Some(PortState::ACTIVE), Some(PhysState::LINK_UP)));
@@ -139,7 +142,8 @@ fn whether_a_network_device_is_in_this_namespace() {
 
 #[test]
 fn gid_types_by_link_layer() {
-    let slot = |kind: Option<&str>| GidSlot { index: 0, gid: gid("fe80::1"), kind: kind.map(str::to_owned), netdev: None };
+    let slot =
+        |kind: Option<&str>| GidSlot { index: 0, gid: gid("fe80::1"), kind: kind.map(str::to_owned), netdev: None };
     for (kind, link_layer, expected) in [
         (Some("IB/RoCE v1"), Some(LinkLayer::InfiniBand), GidType::IB),
         (Some("IB/RoCE v1"), Some(LinkLayer::Ethernet), GidType::ROCE_V1),
@@ -157,7 +161,7 @@ fn gid_types_by_link_layer() {
 #[test]
 fn unknown_states_keep_their_number() {
     assert_eq!(PortState(4).to_string(), "ACTIVE");
-    assert_eq!(PortState(77).to_string(), "number 77");
+    assert_eq!(PortState(77).to_string(), "state 77");
     assert_eq!(PhysState(0).to_string(), "number 0");
     assert_eq!(NodeType(4).to_string(), "iWARP NIC");
     assert_eq!(format!("{:?}", PhysState(5)), "PhysState(LINK_UP)");

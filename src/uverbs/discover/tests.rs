@@ -46,7 +46,11 @@ impl Tree {
 
     pub fn remove(&self, path: &str) -> &Self {
         let path = self.dir.path().join(path);
-        if path.is_dir() { std::fs::remove_dir_all(path).unwrap() } else { std::fs::remove_file(path).unwrap() }
+        if path.is_dir() {
+            std::fs::remove_dir_all(path).unwrap()
+        } else {
+            std::fs::remove_file(path).unwrap()
+        }
         self
     }
 
@@ -111,7 +115,10 @@ impl Tree {
             .device(name, &[("ports/2/gids/0", "fe80:0000:0000:0000:0002:c903:0000:0002")])
             .device(name, &[("ports/2/gids/5", "fec0:0000:0000:0000:0002:c903:0000:0002")])
             .device(name, &[("ports/1/gid_attrs/types/0", "IB/RoCE v1"), ("ports/2/gid_attrs/types/0", "IB/RoCE v1")])
-            .device(name, &[("ports/1/pkeys/0", "0xffff"), ("ports/1/pkeys/1", "0x0000"), ("ports/1/pkeys/2", "0x8001")])
+            .device(
+                name,
+                &[("ports/1/pkeys/0", "0xffff"), ("ports/1/pkeys/1", "0x0000"), ("ports/1/pkeys/2", "0x8001")],
+            )
             .link(&format!("sys/class/infiniband/{name}/device"), "../../devices/0000:3b:00.0")
             .link("sys/devices/0000:3b:00.0/driver", "../../../bus/pci/drivers/mlx5_core")
             .link("sys/class/devices", "../devices")
@@ -225,7 +232,8 @@ fn one_bad_entry_hides_no_other() {
     // Its folder is empty: it is going away.
     tree.link("sys/class/infiniband_verbs/uverbs0/power", "nowhere");
     // Garbage in every file.
-    for attribute in ["node_guid", "sys_image_guid", "fw_ver", "ports/1/state", "ports/1/link_layer", "ports/1/gids/0"] {
+    for attribute in ["node_guid", "sys_image_guid", "fw_ver", "ports/1/state", "ports/1/link_layer", "ports/1/gids/0"]
+    {
         tree.device("junk0", &[(attribute, "\u{1}:::/../ 0x\u{fffd}")]);
     }
     tree.device("junk0", &[("ports/x/state", "4: ACTIVE"), ("ports/3/state", "4: ACTIVE"), ("ports/999/state", "")]);
@@ -246,10 +254,7 @@ fn one_bad_entry_hides_no_other() {
     let devices = tree.devices();
     let names: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
     assert_eq!(names, ["junk0", "odd0", "rxe0"]);
-    assert_eq!(
-        devices[0].usable,
-        Err(Unusable::BadEntry("the device number of uverbs1 cannot be read".to_owned()))
-    );
+    assert_eq!(devices[0].usable, Err(Unusable::BadEntry("the device number of uverbs1 cannot be read".to_owned())));
     assert_eq!(devices[0].node_guid, None);
     assert_eq!(devices[0].ports, [PortInfo::default()]);
     assert_eq!(devices[1].usable, Ok(()));
@@ -407,10 +412,7 @@ fn a_device_that_goes_away_during_the_list_is_left_out() {
     let tree = Tree::new();
     let first = scan(
         Some(true),
-        vec![
-            told(0, "gone", Err(Errno::EINVAL), None),
-            told(1, "rxe1", Ok("uverbs1"), Some(DriverId::RXE)),
-        ],
+        vec![told(0, "gone", Err(Errno::EINVAL), None), told(1, "rxe1", Ok("uverbs1"), Some(DriverId::RXE))],
     );
     let devices = merged(&tree, first, NEVER);
     assert_eq!(devices.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(), ["rxe1"]);

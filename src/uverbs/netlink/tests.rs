@@ -156,10 +156,7 @@ fn answers_are_matched_to_questions() {
     ];
     let mut conversation = Conversation::new(Script::new(answers));
     let answers = conversation.ask(&[Request::new(KIND), Request::new(KIND), Request::new(KIND)]);
-    assert_eq!(
-        answers,
-        [Ok(b"aaaa".to_vec()), Err(NetlinkError::Kernel(Errno::EINVAL)), Ok(b"cccc".to_vec())]
-    );
+    assert_eq!(answers, [Ok(b"aaaa".to_vec()), Err(NetlinkError::Kernel(Errno::EINVAL)), Ok(b"cccc".to_vec())]);
     assert_eq!(conversation.channel.sent.len(), 1);
     // One that never comes leaves the others alone.
     conversation.channel.answers.push_back(Ok(message(KIND, 0, 5, b"bbbb")));

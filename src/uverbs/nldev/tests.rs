@@ -262,7 +262,8 @@ pub fn enumerators(header: &str) -> Vec<(String, u32)> {
 
 #[test]
 fn enumerators_of_a_header() {
-    let header = "enum { A, /* comment, with = and } in it */ B = 5, C, D = B, E, }; struct s { int x; }; enum e { F };";
+    let header =
+        "enum { A, /* comment, with = and } in it */ B = 5, C, D = B, E, }; struct s { int x; }; enum e { F };";
     let expected = [("A", 0), ("B", 5), ("C", 6), ("D", 5), ("E", 6), ("F", 0)];
     assert_eq!(enumerators(header), expected.map(|(n, v)| (n.to_owned(), v)));
 }

@@ -109,9 +109,8 @@ fn nothing_to_choose_from() {
 #[test]
 fn infiniband_takes_its_link_local_gid_and_needs_no_header_within_the_subnet() {
     let entries = table(&[(0, "fe80::2:c903:1", 0), (1, "fec0::2:c903:1", 0)]);
-    let choose = |peer: Option<&str>| {
-        choose_gid(LinkLayer::InfiniBand, &entries, peer.map(|p| GidWant::Peer(gid(p)))).unwrap()
-    };
+    let choose =
+        |peer: Option<&str>| choose_gid(LinkLayer::InfiniBand, &entries, peer.map(|p| GidWant::Peer(gid(p)))).unwrap();
 
     let choice = choose(None);
     assert_eq!((choice.index, choice.needs_grh), (GidIndex(0), false));
