@@ -307,7 +307,7 @@ impl LinkRate {
         let mbps = (|| {
             let number = text.split(' ').next()?;
             let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
-            let tenths = u32::from_str_radix(tenths, 10).ok().filter(|&t| t < 10)?;
+            let tenths = tenths.parse::<u32>().ok().filter(|&t| t < 10)?;
             whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(tenths * 100)
         })();
         Self { text, mbps }

@@ -124,14 +124,14 @@ impl Linux {
                     .map(|at| strangers.remove(at)),
             };
             if uverbs.is_some() || !device.is_gone() {
-                facts.push(self.from_netlink(device, uverbs));
+                facts.push(self.netlink_facts(device, uverbs));
             }
         }
         // One whose name cannot be read has just gone.
         for uverbs in strangers.into_iter().filter(|s| s.ibdev.is_some()) {
             facts.push(Facts {
                 other_namespace: exclusive,
-                ..self.from_sysfs(uverbs, "netlink does not show the device")
+                ..self.sysfs_facts(uverbs, "netlink does not show the device")
             });
         }
         facts
@@ -143,7 +143,7 @@ impl Linux {
         names.iter().filter(|name| !is_told(scan, name)).map(|name| self.sysfs.uverbs(name)).collect()
     }
 
-    fn from_netlink(&self, found: nldev::Found, uverbs: Option<Uverbs>) -> Facts {
+    fn netlink_facts(&self, found: nldev::Found, uverbs: Option<Uverbs>) -> Facts {
         let driver = match found.chardev.as_ref().ok().and_then(|c| c.driver) {
             Some(driver) => Driver::Known(driver),
             None => self.guess_driver(&found.device.name, "netlink does not tell it for this device"),
@@ -180,19 +180,19 @@ impl Linux {
             without_chardev.retain(|other| *other != name);
             // Character devices are shown in every network namespace, devices in their own only.
             let other_namespace = names.as_ref().is_some_and(|names| !names.contains(&name));
-            facts.push(Facts { other_namespace, ..self.from_sysfs(uverbs, SILENT) });
+            facts.push(Facts { other_namespace, ..self.sysfs_facts(uverbs, SILENT) });
         }
-        facts.extend(without_chardev.into_iter().map(|name| self.device_from_sysfs(name, Chardev::None, None, SILENT)));
+        facts.extend(without_chardev.into_iter().map(|name| self.device_facts(name, Chardev::None, None, SILENT)));
         facts
     }
 
-    fn from_sysfs(&self, uverbs: Uverbs, why_no_driver: &str) -> Facts {
+    fn sysfs_facts(&self, uverbs: Uverbs, why_no_driver: &str) -> Facts {
         let name = uverbs.ibdev.clone().unwrap_or_default();
         let abi = uverbs.abi;
-        self.device_from_sysfs(name, self.chardev(uverbs), abi, why_no_driver)
+        self.device_facts(name, self.chardev(uverbs), abi, why_no_driver)
     }
 
-    fn device_from_sysfs(&self, name: String, chardev: Chardev, abi: Option<u32>, why_no_driver: &str) -> Facts {
+    fn device_facts(&self, name: String, chardev: Chardev, abi: Option<u32>, why_no_driver: &str) -> Facts {
         let ports = 1..=self.sysfs.port_count(&name);
         Facts {
             index: None,
