@@ -7,7 +7,7 @@
 //! attributes that the tables of `names` know are followed, because only those tell a value from an address.
 #![allow(unsafe_code)]
 
-use super::names::{self, MethodSpec, Shape, WriteSpec};
+use super::names::{self, MethodSpec, Shape, Show, WriteSpec};
 use crate::uverbs::abi::ioctl::{Attr, IoctlHdr, Method, attr, method};
 use crate::uverbs::abi::write::{CmdHdr, EXTENDED, ExCmdHdr};
 use std::fmt::{self, Write as _};
@@ -191,15 +191,27 @@ impl<'a> Command<'a> {
             {
                 continue;
             }
+            let start = out.len();
             write!(out, " {}=", known.name.to_ascii_lowercase())?;
             let inline = attr.data.to_ne_bytes();
             let bytes = self.memory(&attr).unwrap_or(&inline[..usize::from(attr.len).min(inline.len())]);
             match (known.shape, &inner, attr.attr_id) {
                 (Shape::Fd | Shape::NewFd, ..) => write!(out, "fd {}", attr.data as i64)?,
                 (Shape::Object | Shape::NewObject | Shape::Const, ..) => write!(out, "{}", attr.data)?,
-                (_, Some(inner), attr::invoke_write::CORE_IN) => (inner.show_request)(bytes, out)?,
-                (_, Some(inner), attr::invoke_write::CORE_OUT) => (inner.show_response)(bytes, out)?,
-                (_, _, id) => names::show_attr(spec.method, id)(bytes, out)?,
+                // A structure's fields bring their own names.
+                (_, Some(inner), attr::invoke_write::CORE_IN) => {
+                    out.truncate(start);
+                    show_fields(inner.show_request, bytes, out)?;
+                }
+                (_, Some(inner), attr::invoke_write::CORE_OUT) => {
+                    out.truncate(start);
+                    show_fields(inner.show_response, bytes, out)?;
+                }
+                (_, _, id) => {
+                    let mut value = String::new();
+                    names::show_attr(spec.method, id)(bytes, &mut value)?;
+                    out.push_str(&names::braced(&value));
+                }
             }
         }
         Ok(())
@@ -213,9 +225,8 @@ impl fmt::Display for Command<'_> {
             Kind::Ioctl { .. } => self.show_attrs(Side::Inputs, &mut text)?,
             Kind::Write { words, .. } => {
                 if let Some(parts) = WriteParts::of(words) {
-                    text.push(' ');
-                    (parts.spec.show_request)(parts.request, &mut text)?;
-                    if !parts.driver_request.is_empty() {
+                    show_fields(parts.spec.show_request, parts.request, &mut text)?;
+                    if parts.driver_request.iter().any(|byte| *byte != 0) {
                         text.push_str(" uhw_in=");
                         names::show_plain(parts.driver_request, &mut text)?;
                     }
@@ -291,11 +302,21 @@ fn show_written(words: &[u64], out: &mut String) -> fmt::Result {
     // the command; the slice is used within this function.
     let response = unsafe { memory_at(parts.response, parts.response_bytes) };
     let (core, driver) = response.split_at(parts.spec.response_bytes.min(response.len()));
-    out.push(' ');
-    (parts.spec.show_response)(core, out)?;
+    show_fields(parts.spec.show_response, core, out)?;
     if !driver.is_empty() {
         out.push_str(" uhw_out=");
         names::show_plain(driver, out)?;
+    }
+    Ok(())
+}
+
+/// Writes a structure's fields after a space, if any are shown.
+fn show_fields(show: Show, bytes: &[u8], out: &mut String) -> fmt::Result {
+    let start = out.len();
+    out.push(' ');
+    show(bytes, out)?;
+    if out.len() == start + 1 {
+        out.truncate(start);
     }
     Ok(())
 }

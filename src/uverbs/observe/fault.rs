@@ -108,3 +108,36 @@ impl std::fmt::Debug for Fault {
         f.debug_struct("Fault").field("count", &self.count()).field("injected", &self.injected()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uverbs::context::Ucontext;
+    use crate::uverbs::fake::{FakeKernel, Knows};
+
+    #[test]
+    fn only_the_nth_command_fails_and_only_once() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let fault = Fault::new();
+        let ctx = Ucontext::open(fault.wrap(kernel.clone()), &[], &mut []).unwrap();
+        assert_eq!((fault.count(), fault.injected()), (2, 0));
+        kernel.take_log();
+        fault.fail_nth(1, Errno::ENOMEM);
+        let pd = ctx.alloc_pd(&mut []).unwrap();
+        assert_eq!(ctx.alloc_pd(&mut []).unwrap_err().errno(), Some(Errno::ENOMEM));
+        assert_eq!(kernel.take_log().len(), 1, "the failed command did not reach the device");
+        drop((ctx.alloc_pd(&mut []).unwrap(), pd));
+        assert_eq!((fault.count(), fault.injected()), (7, 1));
+    }
+
+    #[test]
+    fn a_mapping_is_a_command_too() {
+        let fault = Fault::new();
+        let cdev = fault.wrap(FakeKernel::new(Knows::ALL));
+        fault.fail_matching(|c| c.form() == crate::sys::CommandForm::Map, Errno::ENOMEM);
+        assert_eq!(cdev.map(0, 4096).err(), Some(Errno::ENOMEM));
+        fault.clear();
+        assert_eq!(cdev.map(0, 4096).err(), Some(Errno::EINVAL), "the fake's own answer");
+        assert_eq!((fault.count(), fault.injected()), (2, 1));
+    }
+}

@@ -3,6 +3,7 @@
 use crate::uverbs::abi::ioctl::{Method, attr, method, object};
 use crate::uverbs::abi::write::command;
 use crate::uverbs::abi::{verbs, write};
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use zerocopy::FromBytes;
 
@@ -177,7 +178,7 @@ pub struct WriteSpec {
     pub show_response: Show,
 }
 
-type Show = fn(&[u8], &mut String) -> fmt::Result;
+pub type Show = fn(&[u8], &mut String) -> fmt::Result;
 
 macro_rules! write_commands {
     ($($number:ident $request:ty => $response:ty;)*) => {
@@ -229,11 +230,14 @@ pub fn show_attr(method: Method, id: u16) -> Show {
     }
 }
 
-/// Writes a structure with its fields' names; nothing for `()`, hex where the bytes are too few.
+/// Writes a structure's handles and what else is not zero, as `name=value`; hex where the bytes are too few for one.
 fn show<T: FromBytes + fmt::Debug>(bytes: &[u8], out: &mut String) -> fmt::Result {
     match T::read_from_prefix(bytes) {
-        _ if size_of::<T>() == 0 => Ok(()),
-        Ok((value, _)) => write_readable(&format!("{value:?}"), out),
+        Ok((value, _)) => {
+            let debug = format!("{value:?}");
+            out.push_str(&Terse::of(&debug).text);
+            Ok(())
+        }
         Err(_) => show_plain(bytes, out),
     }
 }
@@ -241,11 +245,10 @@ fn show<T: FromBytes + fmt::Debug>(bytes: &[u8], out: &mut String) -> fmt::Resul
 /// Writes a number of 4 or 8 bytes as such, anything else as hex, shortened.
 pub fn show_plain(bytes: &[u8], out: &mut String) -> fmt::Result {
     const SHOWN: usize = 64;
-    if let Ok(bytes) = <[u8; 4]>::try_from(bytes) {
-        return write_readable(&u32::from_ne_bytes(bytes).to_string(), out);
-    }
-    if let Ok(bytes) = <[u8; 8]>::try_from(bytes) {
-        return write_readable(&u64::from_ne_bytes(bytes).to_string(), out);
+    match *bytes {
+        [a, b, c, d] => return show_number(u32::from_ne_bytes([a, b, c, d]).into(), out),
+        [a, b, c, d, e, f, g, h] => return show_number(u64::from_ne_bytes([a, b, c, d, e, f, g, h]), out),
+        _ => {}
     }
     for byte in bytes.iter().take(SHOWN) {
         write!(out, "{byte:02x}")?;
@@ -256,23 +259,95 @@ pub fn show_plain(bytes: &[u8], out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Copies `text`, with numbers of more than 16 bits turned into hexadecimal: those are addresses, keys and masks.
-fn write_readable(text: &str, out: &mut String) -> fmt::Result {
-    let mut rest = text;
-    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
-        let digits = rest[start..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - start);
-        let (before, from) = rest.split_at(start);
-        let (number, after) = from.split_at(digits);
-        out.push_str(before);
-        match number.parse::<u64>() {
-            // A digit after a letter belongs to a name.
-            Ok(n) if n > 0xffff && !before.ends_with(|c: char| c.is_alphanumeric() || c == '_') => {
-                write!(out, "{n:#x}")?;
-            }
-            _ => out.push_str(number),
+/// Writes numbers of more than 16 bits in hexadecimal: those are addresses, keys and masks.
+fn show_number(n: u64, out: &mut String) -> fmt::Result {
+    if n > 0xffff { write!(out, "{n:#x}") } else { write!(out, "{n}") }
+}
+
+/// The derived `Debug` form of a structure of numbers, made short: `Name { a: 0, b: 5, c: C { d: 1 } }` as `b=5 c={d=1}`.
+struct Terse<'a> {
+    text: String,
+    rest: &'a str,
+}
+
+impl<'a> Terse<'a> {
+    fn of(debug: &'a str) -> Self {
+        if let Some(list) = debug.strip_prefix('[') {
+            let (list, rest) = list.split_once(']').unwrap_or((list, ""));
+            let bytes: Vec<u8> = list.split(", ").filter_map(|n| n.parse().ok()).collect();
+            let zero = bytes.iter().all(|b| *b == 0);
+            let text = if zero { String::new() } else { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+            return Self { text, rest };
         }
-        rest = after;
+        let end = debug.find(|c: char| !c.is_alphanumeric() && c != '-').unwrap_or(debug.len());
+        let (word, rest) = debug.split_at(end);
+        match rest.strip_prefix(" { ") {
+            Some(fields) => Self::fields(fields),
+            None => Self { text: number(word), rest },
+        }
     }
-    out.push_str(rest);
-    Ok(())
+
+    fn fields(mut rest: &'a str) -> Self {
+        let mut shown = vec![];
+        while let Some((name, value)) = rest.split_once(": ") {
+            let mut value = Self::of(value);
+            // Zero is a handle like any other.
+            if value.text.is_empty() && name.ends_with("handle") {
+                value.text.push('0');
+            }
+            if !value.text.is_empty() {
+                shown.push(format!("{name}={}", braced(&value.text)));
+            }
+            match value.rest.strip_prefix(", ") {
+                Some(more) => rest = more,
+                None => {
+                    rest = value.rest.strip_prefix(" }").unwrap_or(value.rest);
+                    break;
+                }
+            }
+        }
+        Self { text: shown.join(" "), rest }
+    }
+}
+
+/// Several fields in braces.
+pub fn braced(text: &str) -> Cow<'_, str> {
+    if text.contains('=') { format!("{{{text}}}").into() } else { text.into() }
+}
+
+/// Nothing for zero.
+fn number(word: &str) -> String {
+    let mut text = String::new();
+    match word.parse::<u64>() {
+        Ok(0) => {}
+        Ok(n) => show_number(n, &mut text).expect("a String takes everything"),
+        Err(_) => text.push_str(word),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_shown_without_their_zeros() {
+        let request = write::ModifyQp {
+            dest: write::QpDest { dgid: [0xfe; 16], port_num: 1, ..Default::default() },
+            attr_mask: 0x12_9181,
+            retry_cnt: 7,
+            ..Default::default()
+        };
+        let mut text = String::new();
+        show::<write::ModifyQp>(zerocopy::IntoBytes::as_bytes(&request), &mut text).unwrap();
+        let gid = "fe".repeat(16);
+        assert_eq!(text, format!("dest={{dgid={gid} port_num=1}} qp_handle=0 attr_mask=0x129181 retry_cnt=7"));
+    }
+
+    #[test]
+    fn too_few_bytes_are_shown_as_they_are() {
+        let mut text = String::new();
+        show::<write::ModifyQp>(&[1, 2, 3], &mut text).unwrap();
+        assert_eq!(text, "010203");
+    }
 }
