@@ -14,9 +14,17 @@ mod kernel;
 pub mod linux;
 mod memory;
 pub mod object;
+pub mod observe;
 mod query;
 mod queue_pair;
 pub mod raw;
 pub mod sys;
 pub mod types;
 pub mod wr;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod scenario;
