@@ -107,7 +107,5 @@ fn explain_inline(error: Error, max_inline_data: u32) -> Error {
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod kernel_tests;
 #[cfg(test)]
 mod testing;
