@@ -90,21 +90,40 @@ impl fmt::Debug for WrFlags {
     }
 }
 
-/// What a send work request does.
+/// What a send work request does. Immediates are in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SendOp {
+pub enum SendOp {
+    /// SEND.
     Send,
+    /// SEND with immediate.
     SendImm(u32),
+    /// RDMA WRITE.
     Write(RemoteAddr),
+    /// RDMA WRITE with immediate.
     WriteImm(RemoteAddr, u32),
+    /// RDMA READ.
     Read(RemoteAddr),
-    CompareSwap { remote: RemoteAddr, compare: u64, swap: u64 },
-    FetchAdd { remote: RemoteAddr, add: u64 },
+    /// Atomic compare and swap of eight bytes.
+    CompareSwap {
+        /// The eight bytes at the peer.
+        remote: RemoteAddr,
+        /// Swap only if they hold this.
+        compare: u64,
+        /// What they then hold.
+        swap: u64,
+    },
+    /// Atomic fetch and add of eight bytes.
+    FetchAdd {
+        /// The eight bytes at the peer.
+        remote: RemoteAddr,
+        /// What is added.
+        add: u64,
+    },
 }
 
-/// Where the payload of a send work request is.
+/// Where the payload of a send work request is. Made from `&[Sge]`, [`Inline`] or [`InlinePieces`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Payload<'a> {
+pub enum Payload<'a> {
     /// In registered memory, read or written by the device later.
     Sges(&'a [Sge]),
     /// Copied into the work request now.
@@ -113,12 +132,52 @@ pub(crate) enum Payload<'a> {
     InlinePieces(&'a [&'a [u8]]),
 }
 
-/// A send work request. Immediates are in host order.
+/// Payload that is copied into the work request: its memory need not be registered, and is free again at once.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SendWr<'a> {
+pub struct Inline<'a>(pub &'a [u8]);
+
+/// As [`Inline`], gathered from several pieces.
+#[derive(Clone, Copy, Debug)]
+pub struct InlinePieces<'a>(pub &'a [&'a [u8]]);
+
+impl<'a> From<&'a [Sge]> for Payload<'a> {
+    #[inline(always)]
+    fn from(sges: &'a [Sge]) -> Self {
+        Self::Sges(sges)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [Sge; N]> for Payload<'a> {
+    #[inline(always)]
+    fn from(sges: &'a [Sge; N]) -> Self {
+        Self::Sges(sges)
+    }
+}
+
+impl<'a> From<Inline<'a>> for Payload<'a> {
+    #[inline(always)]
+    fn from(inline: Inline<'a>) -> Self {
+        Self::Inline(inline.0)
+    }
+}
+
+impl<'a> From<InlinePieces<'a>> for Payload<'a> {
+    #[inline(always)]
+    fn from(pieces: InlinePieces<'a>) -> Self {
+        Self::InlinePieces(pieces.0)
+    }
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Comes back in the completion.
     pub wr_id: u64,
+    /// Flags.
     pub flags: WrFlags,
+    /// The operation.
     pub op: SendOp,
+    /// The payload.
     pub payload: Payload<'a>,
 }
 
