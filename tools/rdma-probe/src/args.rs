@@ -2,7 +2,7 @@
 
 use crate::failure::EXIT_CODES;
 use clap::{ArgAction, Args, Parser, Subcommand};
-use ironverbs::{Mtu, PortNum};
+use ironverbs::{Gid, GidWant, Mtu, PortNum};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub enum Command {
     Info(Device),
     /// Show the GID tables, mark the GID that `ping` would use, and say why
     #[command(after_help = EXIT_CODES)]
-    Gids(Device),
+    Gids(Gids),
     /// Send messages to and fro through a device; speaks with ibv_rc_pingpong, too
     #[command(after_help = PING_NOTES)]
     Ping(Ping),
@@ -59,6 +59,24 @@ pub struct Device {
     /// The device's name, as rxe0, or its kernel index, as 0; without it, every device
     #[arg(value_name = "DEV")]
     pub device: Option<String>,
+}
+
+/// Which GID tables, and for whom the choice is made.
+#[derive(Clone, Debug, Args)]
+pub struct Gids {
+    /// The device.
+    #[command(flatten)]
+    pub device: Device,
+    /// Choose for a peer with this GID or IP address
+    #[arg(long, value_name = "ADDR")]
+    pub peer: Option<IpAddr>,
+}
+
+impl Gids {
+    /// What is known of the peer.
+    pub fn want(&self) -> Option<GidWant> {
+        self.peer.map(|ip| GidWant::Peer(Gid::from(ip)))
+    }
 }
 
 const PING_NOTES: &str = concat!(

@@ -132,7 +132,7 @@ impl From<PollError> for Failure {
 impl From<&Unusable> for Failure {
     fn from(why: &Unusable) -> Self {
         let kind = match why {
-            Unusable::NoPermission(_) => Kind::NotPermitted,
+            Unusable::NoPermission(_) | Unusable::Forbidden(_) => Kind::NotPermitted,
             _ => Kind::NoDevice,
         };
         Self::new(kind, why.to_string())

@@ -1,28 +1,118 @@
 //! Looks at RDMA devices and pings through them.
-#![allow(dead_code)]
+
 mod args;
+mod attributes;
+mod buffers;
 mod choose;
+mod engine;
 mod exchange;
 mod failure;
+mod gids;
+mod info;
+mod list;
 mod output;
 mod payload;
+mod ping;
 mod ping_report;
 mod progress;
 mod stats;
 mod stop;
+mod table;
 mod turn;
 mod wait;
 mod wire;
-mod buffers {
-    pub struct CheckOutcome {
-        pub peer: crate::payload::Peer,
-        pub messages: u64,
-    }
-    impl Clone for CheckOutcome {
-        fn clone(&self) -> Self {
-            *self
+
+#[cfg(test)]
+mod schema;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::{Failure, Kind};
+use ironverbs::DeviceInfo;
+use ironverbs::sys::{Linux, Sys};
+use output::Output;
+use serde::Serialize;
+use std::fmt::Display;
+use std::process::ExitCode;
+use stop::Stop;
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::complain(&failure);
+            ExitCode::from(failure.kind.exit_code())
         }
     }
-    impl Copy for CheckOutcome {}
 }
-fn main() {}
+
+fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
+    let mut output = Output::open(global.json.as_deref())?;
+    let linux = Linux::new();
+    match command {
+        Command::Schema => output.text(output::SCHEMA),
+        Command::List => {
+            let outcome = list_devices(&linux);
+            finish(&mut output, outcome.map(|devices| list::ListReport::of(&devices)))
+        }
+        Command::Info(args) => match asked_for(&linux, args.device.as_deref()) {
+            Err(failure) => finish::<info::InfoReport>(&mut output, Err(failure)),
+            Ok(devices) => {
+                let (report, result) = info::look(&linux, &linux, &devices);
+                output.text(&report)?;
+                end(&mut output, Some(report), result)
+            }
+        },
+        Command::Gids(args) => {
+            let devices = asked_for(&linux, args.device.device.as_deref());
+            finish(&mut output, devices.map(|devices| gids::GidsReport::of(&linux, &devices, args.want())))
+        }
+        Command::Ping(args) => {
+            let stop = Stop::on_signals().map_err(|e| Failure::new(Kind::Device, format!("cannot catch signals: {e}")))?;
+            let (report, result) = ping::ping(&linux, &args, &mut output, &stop);
+            end(&mut output, report, result)
+        }
+    }
+}
+
+/// All devices. That there is none is a failure.
+fn list_devices(linux: &Linux) -> Result<Vec<DeviceInfo>, Failure> {
+    let devices = linux.devices()?;
+    if devices.is_empty() {
+        return Err(Failure::new(Kind::NoDevice, "this host has no RDMA device").hint(linux.why_none()));
+    }
+    Ok(devices)
+}
+
+/// The device of that name or index, or all of them.
+fn asked_for(linux: &Linux, wanted: Option<&str>) -> Result<Vec<DeviceInfo>, Failure> {
+    let devices = list_devices(linux)?;
+    match wanted {
+        None => Ok(devices),
+        Some(wanted) => Ok(vec![choose::named(&devices, wanted)?.clone()]),
+    }
+}
+
+/// Prints a report, as text and as JSON, or a failure.
+fn finish<R: Serialize + Display>(output: &mut Output, outcome: Result<R, Failure>) -> Result<(), Failure> {
+    match outcome {
+        Ok(report) => {
+            output.text(&report)?;
+            end(output, Some(report), Ok(()))
+        }
+        Err(failure) => end(output, None::<R>, Err(failure)),
+    }
+}
+
+/// Writes the JSON, and passes the command's own result on.
+fn end<R: Serialize>(output: &mut Output, report: Option<R>, result: Result<(), Failure>) -> Result<(), Failure> {
+    let written = output.json(report, result.as_ref().err());
+    // What the command found weighs more than that it could not be written; both are told.
+    match (result, written) {
+        (Err(failure), Err(unwritten)) => {
+            output::complain(&unwritten);
+            Err(failure)
+        }
+        (result, written) => result.and(written),
+    }
+}
