@@ -97,6 +97,12 @@ pub enum Error {
         /// How long.
         waited: Duration,
     },
+    /// The device found a completion queue full and lost completions: make it larger, and connect its queue pairs anew.
+    #[error("{verb}: the completion queue overran and lost completions: make it larger and connect anew")]
+    CqOverrun {
+        /// The verb that noticed.
+        verb: Verb,
+    },
     /// The device went away; its objects are gone with it.
     #[error("{verb}: the device is gone")]
     DeviceGone {
@@ -234,6 +240,7 @@ verbs! {
     PostSend = "post_send",
     PostRecv = "post_recv",
     MapQueue = "mmap",
+    InfoHandles = "info_handles",
 }
 
 impl fmt::Display for Verb {

@@ -1,0 +1,193 @@
+//! Dispatch by enum for [`Any`]: one variant for each provider, chosen when the device is opened.
+
+use super::provider::sealed::{Backend, CompEntry, CompOps, CqRequest, NewQp, RecvOps, SendOps};
+use super::provider::{Any, Rxe};
+use crate::rxe::{RxeCq, RxeCqe, RxeRq, RxeSq};
+use crate::uverbs::attr::CreateQp;
+use crate::uverbs::context::Ucontext;
+use crate::uverbs::device::DriverId;
+use crate::uverbs::error::{Error, Lacking, Verb};
+use crate::uverbs::object::Handle;
+use crate::uverbs::wr::{PostError, SendWr, Sge, WcOpcode, WcStatus};
+use std::sync::Arc;
+
+pub enum AnySq {
+    Rxe(RxeSq),
+}
+
+pub enum AnyRq {
+    Rxe(RxeRq),
+}
+
+pub enum AnyCq {
+    Rxe(RxeCq),
+}
+
+#[derive(Clone, Copy)]
+pub enum AnyCqe<'a> {
+    Rxe(RxeCqe<'a>),
+}
+
+/// Runs the same expression on whichever provider's value `$value` holds.
+macro_rules! each {
+    ($any:ident, $value:expr, $inner:ident => $body:expr) => {
+        match $value {
+            $any::Rxe($inner) => $body,
+        }
+    };
+}
+
+impl Backend for Any {
+    type Sq = AnySq;
+    type Rq = AnyRq;
+    type Cq = AnyCq;
+
+    fn drives(driver: DriverId) -> bool {
+        Rxe::drives(driver)
+    }
+
+    fn create_cq(driver: DriverId, request: CqRequest<'_>) -> Result<(Handle, AnyCq), Error> {
+        match driver {
+            DriverId::RXE => Rxe::create_cq(driver, request).map(|(handle, cq)| (handle, AnyCq::Rxe(cq))),
+            _ => Err(no_provider(Verb::CreateCq, driver)),
+        }
+    }
+
+    fn create_qp(
+        driver: DriverId,
+        context: &Arc<Ucontext>,
+        request: &CreateQp<'_>,
+    ) -> Result<NewQp<AnySq, AnyRq>, Error> {
+        match driver {
+            DriverId::RXE => {
+                let NewQp { handle, qpn, cap, sq, rq } = Rxe::create_qp(driver, context, request)?;
+                Ok(NewQp { handle, qpn, cap, sq: AnySq::Rxe(sq), rq: AnyRq::Rxe(rq) })
+            }
+            _ => Err(no_provider(Verb::CreateQp, driver)),
+        }
+    }
+}
+
+fn no_provider(verb: Verb, driver: DriverId) -> Error {
+    Error::Unsupported { verb, what: format!("driver {driver}").into(), by: Lacking::Library }
+}
+
+impl SendOps for AnySq {
+    #[inline(always)]
+    fn begin(&mut self) {
+        each!(AnySq, self, sq => sq.begin());
+    }
+    #[inline(always)]
+    fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        each!(AnySq, self, sq => sq.push(wr))
+    }
+    #[inline(always)]
+    fn submit(&mut self) -> Result<(), PostError> {
+        each!(AnySq, self, sq => sq.submit())
+    }
+    #[inline(always)]
+    fn rollback(&mut self) {
+        each!(AnySq, self, sq => sq.rollback());
+    }
+    #[inline(always)]
+    fn remaining(&mut self) -> u32 {
+        each!(AnySq, self, sq => sq.remaining())
+    }
+    fn capacity(&self) -> u32 {
+        each!(AnySq, self, sq => sq.capacity())
+    }
+    fn is_idle(&mut self) -> bool {
+        each!(AnySq, self, sq => SendOps::is_idle(sq))
+    }
+    fn resync(&mut self) {
+        each!(AnySq, self, sq => sq.resync());
+    }
+}
+
+impl RecvOps for AnyRq {
+    #[inline(always)]
+    fn begin(&mut self) {
+        each!(AnyRq, self, rq => rq.begin());
+    }
+    #[inline(always)]
+    fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        each!(AnyRq, self, rq => rq.push(wr_id, sges))
+    }
+    #[inline(always)]
+    fn submit(&mut self) {
+        each!(AnyRq, self, rq => rq.submit());
+    }
+    #[inline(always)]
+    fn rollback(&mut self) {
+        each!(AnyRq, self, rq => rq.rollback());
+    }
+    #[inline(always)]
+    fn remaining(&mut self) -> u32 {
+        each!(AnyRq, self, rq => rq.remaining())
+    }
+    fn capacity(&self) -> u32 {
+        each!(AnyRq, self, rq => rq.capacity())
+    }
+    fn is_idle(&mut self) -> bool {
+        each!(AnyRq, self, rq => RecvOps::is_idle(rq))
+    }
+    fn resync(&mut self) {
+        each!(AnyRq, self, rq => rq.resync());
+    }
+}
+
+impl CompOps for AnyCq {
+    type Entry<'a> = AnyCqe<'a>;
+    fn capacity(&self) -> u32 {
+        each!(AnyCq, self, cq => cq.capacity())
+    }
+    #[inline(always)]
+    fn has_entry(&self) -> bool {
+        each!(AnyCq, self, cq => cq.has_entry())
+    }
+    #[inline(always)]
+    fn begin(&mut self) {
+        each!(AnyCq, self, cq => cq.begin());
+    }
+    #[inline(always)]
+    fn next(&mut self) -> Option<AnyCqe<'_>> {
+        match self {
+            Self::Rxe(cq) => cq.next().map(AnyCqe::Rxe),
+        }
+    }
+    #[inline(always)]
+    fn end(&mut self) {
+        each!(AnyCq, self, cq => cq.end());
+    }
+}
+
+impl CompEntry for AnyCqe<'_> {
+    #[inline(always)]
+    fn wr_id(&self) -> u64 {
+        each!(AnyCqe, self, cqe => cqe.wr_id())
+    }
+    #[inline(always)]
+    fn status(&self) -> WcStatus {
+        each!(AnyCqe, self, cqe => cqe.status())
+    }
+    #[inline(always)]
+    fn vendor_err(&self) -> u32 {
+        each!(AnyCqe, self, cqe => cqe.vendor_err())
+    }
+    #[inline(always)]
+    fn qpn(&self) -> u32 {
+        each!(AnyCqe, self, cqe => cqe.qpn())
+    }
+    #[inline(always)]
+    fn opcode(&self) -> WcOpcode {
+        each!(AnyCqe, self, cqe => cqe.opcode())
+    }
+    #[inline(always)]
+    fn byte_len(&self) -> u32 {
+        each!(AnyCqe, self, cqe => cqe.byte_len())
+    }
+    #[inline(always)]
+    fn imm(&self) -> Option<u32> {
+        each!(AnyCqe, self, cqe => cqe.imm())
+    }
+}

@@ -1,0 +1,223 @@
+//! Batches of work requests: written straight into the ring, published together, rung once.
+//!
+//! A batch borrows the queue, so that two open batches on one queue do not compile. Dropping a batch takes back what
+//! was written; nothing of it ever reaches the device.
+//!
+//! # Safety argument
+//!
+//! This file holds no unsafe block. It declares the two `submit` functions unsafe, since they hand memory to the device
+//! that only raw [`Sge`]s describe.
+#![allow(unsafe_code)]
+
+use super::provider::sealed::{RecvOps, SendOps};
+use super::provider::{Any, Provider};
+use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, Sge, WrFlags};
+
+/// Send work requests on their way into a queue pair's send queue.
+///
+/// ```no_run
+/// # fn f(qp: &mut ironverbs::Qp, sge: ironverbs::Sge, remote: ironverbs::RemoteAddr) -> Result<(), ironverbs::PostError> {
+/// use ironverbs::{Inline, WrFlags};
+/// let mut batch = qp.send_batch();
+/// batch.write(1, WrFlags::NONE, &[sge], remote)?;
+/// batch.send(2, WrFlags::SIGNALED, Inline(b"written"))?;
+/// // SAFETY: `sge` names registered memory that nothing else touches until work request 2 completes.
+/// unsafe { batch.submit() }
+/// # }
+/// ```
+#[must_use = "a batch that is dropped posts nothing"]
+pub struct SendBatch<'qp, P: Provider = Any> {
+    sq: &'qp mut P::Sq,
+    /// Whether the queue pair's state takes sends.
+    ready: bool,
+    submitted: bool,
+}
+
+impl<'qp, P: Provider> SendBatch<'qp, P> {
+    #[inline(always)]
+    pub(super) fn new(sq: &'qp mut P::Sq, ready: bool) -> Self {
+        sq.begin();
+        Self { sq, ready, submitted: false }
+    }
+
+    /// How many more work requests the queue takes now.
+    #[inline(always)]
+    pub fn remaining(&mut self) -> u32 {
+        self.sq.remaining()
+    }
+
+    /// Checks once that `n` more work requests fit.
+    #[inline(always)]
+    pub fn reserve(&mut self, n: u32) -> Result<(), PostError> {
+        if self.sq.remaining() < n { Err(PostError::QueueFull) } else { Ok(()) }
+    }
+
+    /// SEND: the payload goes into the receive that the peer posted first.
+    #[inline(always)]
+    pub fn send<'a>(&mut self, wr_id: u64, flags: WrFlags, payload: impl Into<Payload<'a>>) -> Result<(), PostError> {
+        self.push(wr_id, flags, SendOp::Send, payload.into())
+    }
+
+    /// SEND with 32 bits of immediate data, in host order, which the peer finds in its completion.
+    #[inline(always)]
+    pub fn send_imm<'a>(
+        &mut self,
+        wr_id: u64,
+        flags: WrFlags,
+        payload: impl Into<Payload<'a>>,
+        imm: u32,
+    ) -> Result<(), PostError> {
+        self.push(wr_id, flags, SendOp::SendImm(imm), payload.into())
+    }
+
+    /// RDMA WRITE: the payload goes into the peer's memory; the peer's CPU sees nothing of it.
+    #[inline(always)]
+    pub fn write<'a>(
+        &mut self,
+        wr_id: u64,
+        flags: WrFlags,
+        payload: impl Into<Payload<'a>>,
+        remote: RemoteAddr,
+    ) -> Result<(), PostError> {
+        self.push(wr_id, flags, SendOp::Write(remote), payload.into())
+    }
+
+    /// RDMA WRITE with immediate: as [`write`](Self::write), and completes a receive at the peer with `imm` (host order).
+    #[inline(always)]
+    pub fn write_imm<'a>(
+        &mut self,
+        wr_id: u64,
+        flags: WrFlags,
+        payload: impl Into<Payload<'a>>,
+        remote: RemoteAddr,
+        imm: u32,
+    ) -> Result<(), PostError> {
+        self.push(wr_id, flags, SendOp::WriteImm(remote, imm), payload.into())
+    }
+
+    /// RDMA READ: the peer's memory goes into `sges`.
+    #[inline(always)]
+    pub fn read(&mut self, wr_id: u64, flags: WrFlags, sges: &[Sge], remote: RemoteAddr) -> Result<(), PostError> {
+        self.push(wr_id, flags, SendOp::Read(remote), Payload::Sges(sges))
+    }
+
+    /// Atomic compare and swap of eight aligned bytes at the peer. What they held before goes into `result`, eight bytes
+    /// in host order.
+    #[inline(always)]
+    pub fn compare_swap(
+        &mut self,
+        wr_id: u64,
+        flags: WrFlags,
+        result: Sge,
+        remote: RemoteAddr,
+        compare: u64,
+        swap: u64,
+    ) -> Result<(), PostError> {
+        self.push(wr_id, flags, SendOp::CompareSwap { remote, compare, swap }, Payload::Sges(&[result]))
+    }
+
+    /// Atomic fetch and add of eight aligned bytes at the peer. What they held before goes into `result`, eight bytes in
+    /// host order.
+    #[inline(always)]
+    pub fn fetch_add(
+        &mut self,
+        wr_id: u64,
+        flags: WrFlags,
+        result: Sge,
+        remote: RemoteAddr,
+        add: u64,
+    ) -> Result<(), PostError> {
+        self.push(wr_id, flags, SendOp::FetchAdd { remote, add }, Payload::Sges(&[result]))
+    }
+
+    #[inline(always)]
+    fn push(&mut self, wr_id: u64, flags: WrFlags, op: SendOp, payload: Payload<'_>) -> Result<(), PostError> {
+        self.sq.push(&SendWr { wr_id, flags, op, payload })
+    }
+
+    /// Publishes all work requests of the batch and rings the doorbell once. An empty batch does nothing.
+    ///
+    /// # Safety
+    ///
+    /// Until each work request has completed (a later signaled one on the same queue has, or this one did), or its queue
+    /// pair is destroyed:
+    /// - the memory its [`Sge`]s name stays registered under their keys;
+    /// - no Rust reference to memory that it writes (READ, atomics) is used, nor a mutable one to memory that it reads.
+    ///
+    /// No `wr_id` is 2^32 or more, unless the queue pair's completions never reach a [`Pool`](crate::Pool).
+    #[inline(always)]
+    pub unsafe fn submit(mut self) -> Result<(), PostError> {
+        if !self.ready {
+            return Err(PostError::BadState);
+        }
+        self.submitted = true;
+        self.sq.submit()
+    }
+}
+
+impl<P: Provider> Drop for SendBatch<'_, P> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.submitted {
+            self.sq.rollback();
+        }
+    }
+}
+
+/// Receive work requests on their way into a receive queue.
+#[must_use = "a batch that is dropped posts nothing"]
+pub struct RecvBatch<'qp, P: Provider = Any> {
+    rq: &'qp mut P::Rq,
+    ready: bool,
+    submitted: bool,
+}
+
+impl<'qp, P: Provider> RecvBatch<'qp, P> {
+    #[inline(always)]
+    pub(super) fn new(rq: &'qp mut P::Rq, ready: bool) -> Self {
+        rq.begin();
+        Self { rq, ready, submitted: false }
+    }
+
+    /// How many more work requests the queue takes now.
+    #[inline(always)]
+    pub fn remaining(&mut self) -> u32 {
+        self.rq.remaining()
+    }
+
+    /// Checks once that `n` more work requests fit.
+    #[inline(always)]
+    pub fn reserve(&mut self, n: u32) -> Result<(), PostError> {
+        if self.rq.remaining() < n { Err(PostError::QueueFull) } else { Ok(()) }
+    }
+
+    /// One receive: a message goes into `sges`, in order. No entries at all take messages without payload.
+    #[inline(always)]
+    pub fn recv(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        self.rq.push(wr_id, sges)
+    }
+
+    /// Publishes all receives of the batch.
+    ///
+    /// # Safety
+    ///
+    /// As for [`SendBatch::submit`]; a receive writes its memory.
+    #[inline(always)]
+    pub unsafe fn submit(mut self) -> Result<(), PostError> {
+        if !self.ready {
+            return Err(PostError::BadState);
+        }
+        self.submitted = true;
+        self.rq.submit();
+        Ok(())
+    }
+}
+
+impl<P: Provider> Drop for RecvBatch<'_, P> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.submitted {
+            self.rq.rollback();
+        }
+    }
+}

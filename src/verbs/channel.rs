@@ -1,0 +1,143 @@
+//! Completion channels: how a thread sleeps until a completion comes.
+//!
+//! The loop that loses no wake-up, whatever waits on the descriptor:
+//!
+//! 1. poll the completion queue until it is empty;
+//! 2. [`arm`](crate::Cq::arm) it;
+//! 3. poll once more: a completion that came before the arm raises no event;
+//! 4. if there was nothing, wait until the channel is readable;
+//! 5. [`drain`](CompChannel::drain) the channel *until it would block*, and start again.
+//!
+//! Step 5 matters with edge-triggered readiness (`EPOLLET`, tokio): an event left in the channel raises no new edge, and
+//! the next wait never ends. [`Cq::wait`](crate::Cq::wait) does all five.
+
+use super::cq::CqId;
+use super::device::{Context, ContextInner};
+use super::provider::Provider;
+use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::event;
+use nix::errno::Errno as NixErrno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest single sleep while waiting for a completion: how soon an overrun that another thread read is noticed.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Completion channel: a descriptor that becomes readable when an armed completion queue gets a completion.
+///
+/// One channel can serve many completion queues. It never blocks by itself, so it can be handed to `poll`, `epoll` or an
+/// async runtime through [`AsFd`].
+#[doc(alias = "ibv_comp_channel")]
+#[derive(Clone)]
+pub struct CompChannel {
+    inner: Arc<ChannelInner>,
+}
+
+pub(super) struct ChannelInner {
+    fd: OwnedFd,
+    pub(super) context: Arc<ContextInner>,
+    /// Completion queues that it serves.
+    pub(super) attached: AtomicU32,
+}
+
+impl<P: Provider> Context<P> {
+    /// Makes a completion channel.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
+        let context = self.inner().clone();
+        let fd = context.ucontext.create_comp_channel()?;
+        Ok(CompChannel { inner: Arc::new(ChannelInner { fd, context, attached: AtomicU32::new(0) }) })
+    }
+}
+
+impl CompChannel {
+    /// Takes every event that is there, and calls `each` with the completion queue it is about. Never blocks.
+    ///
+    /// An event can be about a completion queue that was dropped since. There is nothing to acknowledge.
+    #[doc(alias = "ibv_get_cq_event")]
+    pub fn drain(&self, each: impl FnMut(CqId)) -> Result<usize, Error> {
+        self.inner.drain(each)
+    }
+
+    /// Blocks until there is an event to drain; `false` if none came within `timeout`.
+    pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
+        let never = AtomicBool::new(false);
+        self.inner.wait_readable(Instant::now() + timeout, &self.inner.context, &never)
+    }
+
+    pub(super) fn inner(&self) -> &Arc<ChannelInner> {
+        &self.inner
+    }
+}
+
+impl ChannelInner {
+    pub(super) fn drain(&self, mut each: impl FnMut(CqId)) -> Result<usize, Error> {
+        event::read_comp_events(self.fd.as_fd(), |user_handle| each(CqId(user_handle)))
+    }
+
+    /// Whether the channel becomes readable before `deadline`. Reads the context's asynchronous events meanwhile, if
+    /// nobody else does, and fails as soon as `overrun` is set.
+    pub(super) fn wait_readable(
+        &self,
+        deadline: Instant,
+        context: &ContextInner,
+        overrun: &AtomicBool,
+    ) -> Result<bool, Error> {
+        loop {
+            if overrun.load(Ordering::Relaxed) {
+                return Err(Error::CqOverrun { verb: Verb::GetCqEvent });
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let watch_async = !context.registry.has_reader();
+            let (ready, events) =
+                wait_for(self.fd.as_fd(), watch_async.then(|| context.ucontext.async_fd()), left.min(SLICE))?;
+            if ready {
+                return Ok(true);
+            }
+            if events {
+                context.registry.keep_events(context.ucontext.async_fd())?;
+            } else if left.is_zero() {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// Waits for either descriptor. An error or hang-up on the first means that the device is gone.
+fn wait_for(fd: BorrowedFd<'_>, events: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<(bool, bool), Error> {
+    let interest = |fd| PollFd::new(fd, PollFlags::POLLIN);
+    let mut fds = [interest(fd), interest(events.unwrap_or(fd))];
+    match poll(&mut fds, poll_timeout(timeout)) {
+        Ok(_) => {}
+        Err(NixErrno::EINTR) => return Ok((false, false)),
+        Err(e) => return Err(Error::kernel(Verb::GetCqEvent, e.into())),
+    }
+    let got = |fd: &PollFd<'_>| fd.revents().unwrap_or(PollFlags::empty());
+    if got(&fds[0]).intersects(PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL) {
+        return Err(Error::DeviceGone { verb: Verb::GetCqEvent });
+    }
+    let is_in = |fd: &PollFd<'_>| got(fd).contains(PollFlags::POLLIN);
+    Ok((is_in(&fds[0]), events.is_some() && is_in(&fds[1])))
+}
+
+/// Milliseconds, rounded up so that a short wait is not a busy one.
+fn poll_timeout(timeout: Duration) -> PollTimeout {
+    let ms = timeout.as_nanos().div_ceil(1_000_000);
+    PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for CompChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompChannel").field("fd", &self.inner.fd).finish()
+    }
+}

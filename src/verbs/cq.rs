@@ -1,0 +1,301 @@
+//! Completion queues.
+
+use super::channel::{ChannelInner, CompChannel};
+use super::device::{Context, ContextInner};
+use super::events::Source;
+use super::mr::CloseError;
+use super::provider::sealed::{CompOps, CqRequest};
+use super::provider::{Any, Provider};
+use super::wc::{Completion, Wc};
+use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::object::Handle;
+use crate::uverbs::wr::PollError;
+use std::fmt;
+use std::marker::PhantomData;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Which completion queue an event is about: unique within its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CqId(pub(super) u64);
+
+/// Completion queue (CQ): where the device says which work requests it has finished.
+///
+/// Poll it from one thread at a time (`&mut self`); it can be moved to another. It may be dropped before the queue pairs
+/// that use it: the kernel's side stays until the last of them is gone.
+#[doc(alias = "ibv_cq")]
+pub struct Cq<P: Provider = Any> {
+    poller: P::Cq,
+    shared: Arc<CqShared>,
+}
+
+/// What the queue pairs of a completion queue keep of it.
+pub(super) struct CqShared {
+    pub(super) handle: Handle,
+    pub(super) id: CqId,
+    pub(super) context: Arc<ContextInner>,
+    pub(super) channel: Option<Arc<ChannelInner>>,
+    pub(super) health: Arc<CqHealth>,
+    /// Queue pairs that use it.
+    pub(super) attached: AtomicU32,
+}
+
+/// What the reader of asynchronous events marks, also after the completion queue was dropped.
+#[derive(Default)]
+pub(super) struct CqHealth {
+    /// The device reported that it lost completions.
+    pub(super) overrun: AtomicBool,
+}
+
+/// Which completions raise an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// The next one of any kind.
+    Any,
+    /// The next receive whose sender asked for it with [`SOLICITED`](crate::WrFlags::SOLICITED), or the next error. An
+    /// earlier [`Any`](Self::Any) that has not fired yet stays armed.
+    Solicited,
+}
+
+/// Settings of a completion queue to be made.
+pub struct CqBuilder<'a, P: Provider = Any> {
+    context: Arc<ContextInner>,
+    depth: u32,
+    channel: Option<&'a CompChannel>,
+    comp_vector: u32,
+    provider: PhantomData<P>,
+}
+
+impl<P: Provider> Context<P> {
+    /// A completion queue that holds at least `depth` completions that were not yet polled.
+    ///
+    /// It must hold every completion that can be under way at once: each signaled send and each receive of all its queue
+    /// pairs, and on errors also the unsignaled ones. A device that finds it full loses completions.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn create_cq(&self, depth: u32) -> Result<Cq<P>, Error> {
+        self.cq_builder(depth).build()
+    }
+
+    /// As [`create_cq`](Self::create_cq), with more settings.
+    pub fn cq_builder<'a>(&self, depth: u32) -> CqBuilder<'a, P> {
+        let context = self.inner().clone();
+        CqBuilder { context, depth, channel: None, comp_vector: 0, provider: PhantomData }
+    }
+}
+
+impl<'a, P: Provider> CqBuilder<'a, P> {
+    /// Completion events go to `channel`.
+    pub fn channel(mut self, channel: &'a CompChannel) -> Self {
+        self.channel = Some(channel);
+        self
+    }
+
+    /// The completion vector, which chooses the interrupt of the events. At most the context's
+    /// [`num_comp_vectors`](Context::num_comp_vectors) - 1.
+    pub fn comp_vector(mut self, vector: u32) -> Self {
+        self.comp_vector = vector;
+        self
+    }
+
+    /// Makes it.
+    pub fn build(self) -> Result<Cq<P>, Error> {
+        let Self { context, depth, channel, comp_vector, provider: _ } = self;
+        let max = context.attr.max_cqe;
+        if depth == 0 || depth > max {
+            let limit = format!("the device takes 1 to {max}; spread the queue pairs over several completion queues");
+            return Err(Error::invalid(Verb::CreateCq, "depth", depth, limit));
+        }
+        let vectors = context.ucontext.num_comp_vectors();
+        if comp_vector >= vectors.max(1) {
+            let limit = format!("the device has {vectors} vectors, counted from 0");
+            return Err(Error::invalid(Verb::CreateCq, "completion vector", comp_vector, limit));
+        }
+        if let Some(channel) = channel
+            && !Arc::ptr_eq(&channel.inner().context, &context)
+        {
+            let limit = "it belongs to another context; make one on this context";
+            return Err(Error::invalid(Verb::CreateCq, "completion channel", "foreign", limit));
+        }
+        let user_handle = context.ucontext.next_user_handle();
+        let request = CqRequest {
+            context: &context.ucontext,
+            cqe: depth,
+            user_handle,
+            channel: channel.map(AsFd::as_fd),
+            comp_vector,
+        };
+        let (handle, poller) = P::create_cq(context.driver, request)?;
+        let channel = channel.map(|c| c.inner().clone());
+        if let Some(channel) = &channel {
+            channel.attached.fetch_add(1, Ordering::Relaxed);
+        }
+        let shared = Arc::new(CqShared {
+            handle,
+            id: CqId(user_handle),
+            context,
+            channel,
+            health: Arc::default(),
+            attached: AtomicU32::new(0),
+        });
+        shared.context.registry.insert(user_handle, Source::Cq(shared.health.clone()));
+        Ok(Cq { poller, shared })
+    }
+}
+
+impl<P: Provider> Cq<P> {
+    /// How many completions it holds.
+    pub fn capacity(&self) -> u32 {
+        self.poller.capacity()
+    }
+
+    /// What events about it carry.
+    pub fn id(&self) -> CqId {
+        self.shared.id
+    }
+
+    /// The completions that are there now. Their slots go back to the device when the returned value is dropped.
+    ///
+    /// ```no_run
+    /// # fn f(cq: &mut ironverbs::Cq) -> Result<(), ironverbs::PollError> {
+    /// let mut completions = cq.poll()?;
+    /// while let Some(completion) = completions.next() {
+    ///     println!("{}: {:?}", completion.wr_id(), completion.outcome());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "ibv_start_poll")]
+    #[inline(always)]
+    pub fn poll(&mut self) -> Result<Completions<'_, P>, PollError> {
+        if self.shared.health.overrun.load(Ordering::Relaxed) {
+            return Err(PollError::Overrun);
+        }
+        self.poller.begin();
+        Ok(Completions { poller: &mut self.poller })
+    }
+
+    /// One completion, if there is one.
+    #[doc(alias = "ibv_poll_cq")]
+    #[inline(always)]
+    pub fn poll_one(&mut self) -> Result<Option<Wc>, PollError> {
+        let mut completions = self.poll()?;
+        Ok(completions.next().map(|c| c.wc()))
+    }
+
+    /// Appends the completions that are there now to `out`, without making it longer than its capacity.
+    #[inline]
+    pub fn poll_into(&mut self, out: &mut Vec<Wc>) -> Result<usize, PollError> {
+        let mut completions = self.poll()?;
+        let before = out.len();
+        while out.len() < out.capacity() {
+            match completions.next() {
+                Some(completion) => out.push(completion.wc()),
+                None => break,
+            }
+        }
+        Ok(out.len() - before)
+    }
+
+    /// Asks for one event on the channel when the next completion comes. A completion that is already there raises none:
+    /// poll once more after arming, and wait only if there was nothing.
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn arm(&self, notify: Notify) -> Result<(), Error> {
+        if self.shared.channel.is_none() {
+            let limit = "give it one with CqBuilder::channel";
+            return Err(Error::invalid(Verb::ReqNotifyCq, "completion channel", "none", limit));
+        }
+        self.shared.context.ucontext.req_notify_cq(&self.shared.handle, notify == Notify::Solicited)
+    }
+
+    /// Blocks until a completion is there to be polled; `false` if none came within `timeout`.
+    ///
+    /// Arms the queue itself, and loses no wake-up. Its channel must serve this completion queue alone: with a shared one,
+    /// wait on the [`CompChannel`]. A queue that the device overran gives an error rather than a wait without end.
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
+        let shared = &self.shared;
+        let Some(channel) = &shared.channel else {
+            let limit = "give it one with CqBuilder::channel";
+            return Err(Error::invalid(Verb::GetCqEvent, "completion channel", "none", limit));
+        };
+        if channel.attached.load(Ordering::Relaxed) != 1 {
+            let limit = "it serves several completion queues; wait on the CompChannel";
+            return Err(Error::invalid(Verb::GetCqEvent, "completion channel", "shared", limit));
+        }
+        if self.poller.has_entry() {
+            return Ok(true);
+        }
+        let deadline = Instant::now() + timeout;
+        loop {
+            // Events of earlier arms go first, then the arm, then the look: a completion before the arm is seen by the
+            // look, one after it raises an event.
+            channel.drain(|_| ())?;
+            shared.context.ucontext.req_notify_cq(&shared.handle, false)?;
+            if self.poller.has_entry() {
+                return Ok(true);
+            }
+            if !channel.wait_readable(deadline, &shared.context, &shared.health.overrun)? {
+                return Ok(self.poller.has_entry());
+            }
+        }
+    }
+
+    /// Destroys it; or gives it back with the reason, as long as a queue pair uses it.
+    #[doc(alias = "ibv_destroy_cq")]
+    pub fn close(mut self) -> Result<(), CloseError<Self>> {
+        let destroyed = match Arc::get_mut(&mut self.shared) {
+            Some(alone) => alone.handle.destroy().map(drop),
+            None => {
+                let n = self.shared.attached.load(Ordering::Relaxed);
+                Err(Error::invalid(Verb::DestroyCq, "number of queue pairs on it", n, "drop them first"))
+            }
+        };
+        destroyed.map_err(|error| CloseError { error, object: self })
+    }
+
+    pub(super) fn shared(&self) -> &Arc<CqShared> {
+        &self.shared
+    }
+
+    /// Whether nothing is there to poll, and at most one queue pair can put something there.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.poller.has_entry() && self.shared.attached.load(Ordering::Relaxed) <= 1
+    }
+}
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        self.context.registry.remove(self.id.0);
+        if let Some(channel) = &self.channel {
+            channel.attached.fetch_sub(1, Ordering::Relaxed);
+        }
+        // The handle destroys itself when it is dropped, after this.
+    }
+}
+
+/// Completions that were there when the queue was polled. See [`Cq::poll`].
+pub struct Completions<'cq, P: Provider = Any> {
+    poller: &'cq mut P::Cq,
+}
+
+impl<P: Provider> Completions<'_, P> {
+    /// The next one. It is borrowed from the queue, so there is one at a time.
+    #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend")]
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<Completion<'_, P>> {
+        self.poller.next().map(Completion::new)
+    }
+}
+
+impl<P: Provider> Drop for Completions<'_, P> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.poller.end();
+    }
+}
+
+impl<P: Provider> fmt::Debug for Cq<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cq").field("id", &self.shared.id).field("capacity", &self.capacity()).finish()
+    }
+}

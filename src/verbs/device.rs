@@ -1,0 +1,240 @@
+//! Devices and contexts: where everything starts.
+
+use super::events::{AsyncEvents, Registry};
+use super::gid::{GidChoice, GidWant, choose_gid};
+use super::pd::Pd;
+use super::provider::{Any, Provider};
+use crate::sys::Linux;
+use crate::uverbs::attr::{DeviceAttr, PortAttr};
+use crate::uverbs::context::Ucontext;
+use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, GidEntry};
+use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::object::Leak;
+use crate::uverbs::sys::Sys;
+use crate::uverbs::types::{Gid, GidIndex, LinkLayer, PortNum};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Lists this host's RDMA devices, usable or not; each unusable one says why. Looks anew at each call.
+#[doc(alias = "ibv_get_device_list")]
+pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
+    Linux::new().devices()
+}
+
+/// An open device, the root of all objects made on it.
+///
+/// Cheap to clone. Every object keeps its context open, so they may be dropped in any order.
+#[doc(alias = "ibv_context")]
+pub struct Context<P: Provider = Any> {
+    inner: Arc<ContextInner>,
+    provider: PhantomData<P>,
+}
+
+/// What every object of a context shares.
+pub(super) struct ContextInner {
+    pub(super) ucontext: Arc<Ucontext>,
+    pub(super) registry: Registry,
+    pub(super) driver: DriverId,
+    pub(super) attr: DeviceAttr,
+    info: DeviceInfo,
+}
+
+impl Context {
+    /// Opens the device of that name on this host. Fails if two devices have the name; open those by [`DeviceInfo`].
+    pub fn open(name: &str) -> Result<Self, Error> {
+        let linux = Linux::new();
+        let info = find(&linux, name)?;
+        Self::open_on(&linux, &info)
+    }
+
+    /// Opens one of the devices that [`devices`] listed.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open_device(info: &DeviceInfo) -> Result<Self, Error> {
+        Self::open_on(&Linux::new(), info)
+    }
+
+    /// Opens a device of `sys`: the host, a device model, or a wrapper around either.
+    pub fn open_on(sys: &dyn Sys, info: &DeviceInfo) -> Result<Self, Error> {
+        if let Err(why) = &info.usable {
+            return Err(Error::NoDevice {
+                wanted: format!("{} that can be opened", info.name).into(),
+                hint: Some(why.to_string().into()),
+            });
+        }
+        let cdev = sys.open(info)?;
+        let driver = DriverId(cdev.driver_id());
+        if !<Any as super::provider::sealed::Backend>::drives(driver) {
+            return Err(Error::Unsupported {
+                verb: Verb::OpenDevice,
+                what: format!("driver {driver}").into(),
+                by: crate::uverbs::error::Lacking::Library,
+            });
+        }
+        let ucontext = Ucontext::open(cdev, &[], &mut [])?;
+        let attr = ucontext.query_device()?;
+        let registry = Registry::default();
+        let inner = Arc::new(ContextInner { ucontext, registry, driver, attr, info: info.clone() });
+        Ok(Self { inner, provider: PhantomData })
+    }
+
+    /// The same context with its provider named at compile time, or the context back if its driver is another.
+    pub fn into_provider<P: Provider>(self) -> Result<Context<P>, Self> {
+        if P::drives(self.inner.driver) { Ok(Context { inner: self.inner, provider: PhantomData }) } else { Err(self) }
+    }
+}
+
+impl<P: Provider> Context<P> {
+    /// What was known of the device when it was opened.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.inner.info
+    }
+
+    /// The kernel's index of the device.
+    pub fn index(&self) -> Option<DeviceIndex> {
+        self.inner.info.index
+    }
+
+    /// The device's limits and capabilities, as queried when it was opened.
+    pub fn attr(&self) -> &DeviceAttr {
+        &self.inner.attr
+    }
+
+    /// Queries the device's limits and capabilities.
+    #[doc(alias = "ibv_query_device_ex")]
+    pub fn query_device(&self) -> Result<DeviceAttr, Error> {
+        self.inner.ucontext.query_device()
+    }
+
+    /// Queries a port.
+    #[doc(alias = "ibv_query_port")]
+    pub fn query_port(&self, port: PortNum) -> Result<PortAttr, Error> {
+        self.inner.query_port(port)
+    }
+
+    /// One entry of a port's GID table; `None` if it is empty.
+    #[doc(alias = "ibv_query_gid_ex")]
+    pub fn query_gid(&self, port: PortNum, index: GidIndex) -> Result<Option<GidEntry>, Error> {
+        self.inner.query_gid(port, index)
+    }
+
+    /// Every valid entry of every port's GID table.
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gid_table(&self) -> Result<Vec<GidEntry>, Error> {
+        self.inner.ucontext.gid_table()
+    }
+
+    /// The GID to use on `port`, for a peer of which `want` is known, and why.
+    pub fn choose_gid(&self, port: PortNum, want: Option<GidWant>) -> Result<GidChoice, Error> {
+        self.inner.choose_gid(port, want)
+    }
+
+    /// How many completion vectors the device has.
+    pub fn num_comp_vectors(&self) -> u32 {
+        self.inner.ucontext.num_comp_vectors()
+    }
+
+    /// Allocates a protection domain.
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn alloc_pd(&self) -> Result<Pd, Error> {
+        Pd::new(&self.inner)
+    }
+
+    /// The device's asynchronous events. One reader at a time gets each event.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn async_events(&self) -> AsyncEvents {
+        AsyncEvents::new(&self.inner)
+    }
+
+    /// Objects that the kernel refused to destroy when they were dropped. They, and memory the device may still use, stay
+    /// allocated until the context is closed.
+    pub fn leaks(&self) -> Vec<Leak> {
+        self.inner.ucontext.leaks()
+    }
+
+    pub(super) fn inner(&self) -> &Arc<ContextInner> {
+        &self.inner
+    }
+}
+
+impl ContextInner {
+    pub(super) fn query_port(&self, port: PortNum) -> Result<PortAttr, Error> {
+        self.check_port(Verb::QueryPort, port)?;
+        self.ucontext.query_port(port)
+    }
+
+    pub(super) fn query_gid(&self, port: PortNum, index: GidIndex) -> Result<Option<GidEntry>, Error> {
+        self.check_port(Verb::QueryGid, port)?;
+        self.ucontext.query_gid(port, index.0.into())
+    }
+
+    pub(super) fn choose_gid(&self, port: PortNum, want: Option<GidWant>) -> Result<GidChoice, Error> {
+        let layer = self.query_port(port)?.link_layer;
+        let entries: Vec<_> = self.ucontext.gid_table()?.into_iter().filter(|e| e.port == port).collect();
+        choose_gid(layer, &entries, want).map_err(|none| Error::invalid(Verb::QueryGid, "port", port, none.to_string()))
+    }
+
+    /// The GID that the caller named, which must be there.
+    pub(super) fn named_gid(&self, port: PortNum, index: GidIndex) -> Result<Gid, Error> {
+        match self.query_gid(port, index)? {
+            Some(entry) => Ok(entry.gid),
+            None => {
+                let here = self.ucontext.gid_table()?.into_iter().filter(|e| e.port == port);
+                let list = here.map(|e| e.index.to_string()).collect::<Vec<_>>().join(", ");
+                Err(Error::invalid(
+                    Verb::QueryGid,
+                    "GID index",
+                    index,
+                    format!("that entry is empty; port {port} has a GID at index {list}"),
+                ))
+            }
+        }
+    }
+
+    pub(super) fn check_port(&self, verb: Verb, port: PortNum) -> Result<(), Error> {
+        let last = self.attr.phys_port_cnt;
+        if port.get() > last {
+            let limit = format!(
+                "{} has port{} 1{}",
+                self.info.name,
+                if last == 1 { "" } else { "s" },
+                match last {
+                    0 | 1 => String::new(),
+                    n => format!(" to {n}"),
+                }
+            );
+            return Err(Error::invalid(verb, "port", port, limit));
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_ethernet(&self, port: PortNum) -> Result<bool, Error> {
+        Ok(self.query_port(port)?.link_layer == LinkLayer::Ethernet)
+    }
+}
+
+/// The one device of that name.
+fn find(sys: &dyn Sys, name: &str) -> Result<DeviceInfo, Error> {
+    let all = sys.devices()?;
+    let names = all.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", ");
+    let mut named = all.iter().filter(|d| d.name == name);
+    let none = |hint: String| Error::NoDevice { wanted: format!("named {name}").into(), hint: Some(hint.into()) };
+    match (named.next(), named.next()) {
+        (Some(one), None) => Ok(one.clone()),
+        (Some(_), Some(_)) => Err(none("two devices have that name; open one by its index".into())),
+        (None, _) if all.is_empty() => Err(none("this host has none".into())),
+        (None, _) => Err(none(format!("there is {names}"))),
+    }
+}
+
+impl<P: Provider> Clone for Context<P> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), provider: PhantomData }
+    }
+}
+
+impl<P: Provider> fmt::Debug for Context<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("device", &self.inner.info.name).field("driver", &self.inner.driver).finish()
+    }
+}

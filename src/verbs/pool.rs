@@ -1,0 +1,333 @@
+//! Safe buffers: a pool of equal slots in one memory region, each owned by the program or by the device.
+//!
+//! A [`Slot`] is a buffer like any other until it is posted; posting takes it, and its completion gives it back. There is
+//! no unsafe step, and no allocation after the pool was made.
+//!
+//! # Safety argument
+//!
+//! Each slot is in one of three states: free (its index is in the free list), held (one `Slot` exists), posted (a work
+//! request names it). Only a held slot gives references, and there is one `Slot` for it, so they alias nothing. `Slot` →
+//! posted takes the `Slot` by value. Posted → `Slot` takes a [`Completion`] by value, of which a completion queue makes
+//! exactly one for each work request, and checks its number: the pool's own number, unique in the process, and a slot
+//! that is posted. Numbers of the pool's kind are made nowhere else: `submit` of a raw batch forbids them.
+//!
+//! The region allows no remote access, so no peer writes a held slot. If a posted slot is never completed, because its
+//! queue pair or completion queue was dropped, it is lost to the pool, and its memory lives as long as the region.
+#![allow(unsafe_code)]
+
+use super::mr::{AccessFlags, Mr, Pages};
+use super::pd::Pd;
+use super::prepared::PreparedQp;
+use super::provider::Provider;
+use super::provider::sealed::{RecvOps, SendOps};
+use super::qp::{Qp, QpCore};
+use super::wc::{Completion, Wc};
+use crate::uverbs::attr::QpState;
+use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, Sge, WrFlags};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// A pool of registered buffers of equal size.
+///
+/// ```no_run
+/// # fn f(pd: &ironverbs::Pd, qp: &mut ironverbs::Qp, cq: &mut ironverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = ironverbs::Pool::new(pd, 64, 4096)?;
+/// let mut slot = pool.take().ok_or("every slot is in use")?;
+/// slot[..5].copy_from_slice(b"hello");
+/// qp.send_slot(slot, 5)?;
+/// while let Some(completion) = cq.poll()?.next() {
+///     if let Ok((slot, wc)) = pool.reclaim(completion) {
+///         println!("{:?}: slot {} is ours again", wc.outcome, slot.index());
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<PoolInner>,
+}
+
+struct PoolInner {
+    mr: Mr<Pages>,
+    base: *mut u8,
+    slot_bytes: usize,
+    stride: usize,
+    /// The high half of its work requests' numbers; never zero, never used twice in a process.
+    id: u32,
+    posted: Box<[AtomicBool]>,
+    free: FreeList,
+}
+
+// SAFETY: `base` is the address of memory that `mr` owns; slots of it are reached by their one `Slot` only.
+unsafe impl Send for PoolInner {}
+// SAFETY: as above; the free list and the flags are atomic.
+unsafe impl Sync for PoolInner {}
+
+/// Slots start at multiples of this, so that two never share a cache line.
+const SLOT_ALIGN: usize = 64;
+
+impl Pool {
+    /// Allocates and registers `count` slots of `slot_bytes` each.
+    pub fn new(pd: &Pd, count: u32, slot_bytes: usize) -> Result<Self, Error> {
+        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+        if count == 0 || slot_bytes == 0 || u32::try_from(slot_bytes).is_err() {
+            let size = format_args!("{count} slots of {slot_bytes} bytes");
+            return Err(Error::invalid(Verb::RegMr, "pool size", size, "at least one slot, of 1 byte to 4 GiB"));
+        }
+        let stride = slot_bytes.next_multiple_of(SLOT_ALIGN);
+        let Some(total) = stride.checked_mul(count as usize) else {
+            return Err(Error::invalid(Verb::RegMr, "pool size", count, "the slots do not fit the address space"));
+        };
+        let id = NEXT_ID.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
+        let Ok(id) = id else {
+            return Err(Error::invalid(Verb::RegMr, "pool number", u32::MAX, "a process makes at most 2^32 - 2 pools"));
+        };
+        let mut mr = pd.alloc_mr(total, AccessFlags::LOCAL_WRITE)?;
+        // SAFETY: only the pointer is kept; nothing is posted yet, and the reference ends here.
+        let base = unsafe { mr.as_mut_slice().as_mut_ptr() };
+        let posted = (0..count).map(|_| AtomicBool::new(false)).collect();
+        let free = FreeList::full(count);
+        Ok(Self { inner: Arc::new(PoolInner { mr, base, slot_bytes, stride, id, posted, free }) })
+    }
+
+    /// A free slot, if there is one. Its bytes are whatever was last in it.
+    pub fn take(&self) -> Option<Slot> {
+        let index = self.inner.free.pop()?;
+        Some(Slot { pool: self.inner.clone(), index })
+    }
+
+    /// Takes back the slot of a completion, of either kind and with any status. A completion that is not of this pool
+    /// comes back as a value.
+    #[inline]
+    pub fn reclaim<P: Provider>(&self, completion: Completion<'_, P>) -> Result<(Slot, Wc), Wc> {
+        let wc = completion.wc();
+        let index = wc.wr_id as u32;
+        let ours = (wc.wr_id >> 32) as u32 == self.inner.id;
+        let was_posted = |flag: &AtomicBool| flag.swap(false, Ordering::Acquire);
+        if ours && self.inner.posted.get(index as usize).is_some_and(was_posted) {
+            Ok((Slot { pool: self.inner.clone(), index }, wc))
+        } else {
+            Err(wc)
+        }
+    }
+
+    /// Bytes of one slot.
+    pub fn slot_bytes(&self) -> usize {
+        self.inner.slot_bytes
+    }
+
+    /// How many slots there are.
+    pub fn count(&self) -> u32 {
+        self.inner.posted.len() as u32
+    }
+}
+
+/// One buffer of a [`Pool`], owned. Derefs to its bytes; goes back to the pool when dropped.
+pub struct Slot {
+    pool: Arc<PoolInner>,
+    index: u32,
+}
+
+impl Slot {
+    /// Its place in the pool.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    fn sge(&self, len_bytes: u32) -> Option<Sge> {
+        if len_bytes as usize > self.pool.slot_bytes {
+            return None;
+        }
+        let addr = self.pool.mr.addr() + self.pool.stride as u64 * u64::from(self.index);
+        Some(Sge::from_raw(addr, len_bytes, self.pool.mr.lkey()))
+    }
+
+    fn wr_id(&self) -> u64 {
+        u64::from(self.pool.id) << 32 | u64::from(self.index)
+    }
+
+    /// Ends the `Slot` without giving it back: the device has it now.
+    fn into_posted(self) {
+        self.pool.posted[self.index as usize].store(true, Ordering::Release);
+        let mut this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `this` is never used again and its destructor does not run, so the count is given up exactly once. The
+        // reclaimed `Slot` takes a count of its own.
+        unsafe { std::ptr::drop_in_place(&mut this.pool) }
+    }
+
+    fn bytes(&self) -> *mut u8 {
+        // SAFETY: the index is below the count, so that the slot lies within the region.
+        unsafe { self.pool.base.add(self.pool.stride * self.index as usize) }
+    }
+}
+
+impl Deref for Slot {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the slot is held, so neither the device nor another `Slot` writes it; its memory lives in the region
+        // that `pool` keeps, and is initialised.
+        unsafe { std::slice::from_raw_parts(self.bytes(), self.pool.slot_bytes) }
+    }
+}
+
+impl DerefMut for Slot {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` excludes other references to it.
+        unsafe { std::slice::from_raw_parts_mut(self.bytes(), self.pool.slot_bytes) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.pool.free.push(self.index);
+    }
+}
+
+/// A slot that could not be posted.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct SlotError {
+    /// Why.
+    #[source]
+    pub error: PostError,
+    /// The slot, unless the device has it all the same: after [`PostError::Doorbell`] it is in the queue.
+    pub slot: Option<Slot>,
+}
+
+impl<P: Provider> Qp<P> {
+    /// Sends the first `len_bytes` of a slot. The completion, which is always given, brings the slot back.
+    #[inline]
+    pub fn send_slot(&mut self, slot: Slot, len_bytes: u32) -> Result<(), SlotError> {
+        self.post_slot(slot, len_bytes, SendOp::Send)
+    }
+
+    /// Sends the first `len_bytes` of a slot, with immediate data in host order.
+    #[inline]
+    pub fn send_imm_slot(&mut self, slot: Slot, len_bytes: u32, imm: u32) -> Result<(), SlotError> {
+        self.post_slot(slot, len_bytes, SendOp::SendImm(imm))
+    }
+
+    /// Writes the first `len_bytes` of a slot to the peer's memory.
+    #[inline]
+    pub fn write_slot(&mut self, slot: Slot, len_bytes: u32, remote: RemoteAddr) -> Result<(), SlotError> {
+        self.post_slot(slot, len_bytes, SendOp::Write(remote))
+    }
+
+    /// Reads the peer's memory into the first `len_bytes` of a slot.
+    #[inline]
+    pub fn read_slot(&mut self, slot: Slot, len_bytes: u32, remote: RemoteAddr) -> Result<(), SlotError> {
+        self.post_slot(slot, len_bytes, SendOp::Read(remote))
+    }
+
+    /// Posts a receive into a slot.
+    #[inline]
+    pub fn recv_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
+        recv_slot(&mut self.core, slot)
+    }
+
+    #[inline]
+    fn post_slot(&mut self, slot: Slot, len_bytes: u32, op: SendOp) -> Result<(), SlotError> {
+        let Some(sge) = slot.sge(len_bytes) else {
+            return Err(SlotError { error: PostError::BeyondSlot, slot: Some(slot) });
+        };
+        if self.core.state.0 < QpState::RTS.0 {
+            return Err(SlotError { error: PostError::BadState, slot: Some(slot) });
+        }
+        let sq = &mut *self.core.sq;
+        let wr = SendWr { wr_id: slot.wr_id(), flags: WrFlags::SIGNALED, op, payload: Payload::Sges(&[sge]) };
+        sq.begin();
+        if let Err(error) = sq.push(&wr) {
+            sq.rollback();
+            return Err(SlotError { error, slot: Some(slot) });
+        }
+        // Marked before the device sees it: its completion can be polled by another thread at once.
+        slot.into_posted();
+        sq.submit().map_err(|error| SlotError { error, slot: None })
+    }
+}
+
+impl<P: Provider> PreparedQp<P> {
+    /// Posts a receive into a slot.
+    #[inline]
+    pub fn recv_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
+        recv_slot(&mut self.core, slot)
+    }
+}
+
+#[inline]
+fn recv_slot<P: Provider>(core: &mut QpCore<P>, slot: Slot) -> Result<(), SlotError> {
+    if core.state == QpState::RESET {
+        return Err(SlotError { error: PostError::BadState, slot: Some(slot) });
+    }
+    let sge = Sge::from_raw(slot.bytes() as u64, slot.pool.slot_bytes as u32, slot.pool.mr.lkey());
+    let rq = &mut *core.rq;
+    rq.begin();
+    if let Err(error) = rq.push(slot.wr_id(), &[sge]) {
+        rq.rollback();
+        return Err(SlotError { error, slot: Some(slot) });
+    }
+    slot.into_posted();
+    rq.submit();
+    Ok(())
+}
+
+/// Indexes that are free: a stack without a lock, after R. K. Treiber. The head carries a count that changes with every
+/// operation, so that a head seen again is the same one.
+struct FreeList {
+    /// Low half: index of the first plus one, zero for none. High half: the count.
+    head: AtomicU64,
+    /// For each index, the next one plus one.
+    next: Box<[AtomicU32]>,
+}
+
+impl FreeList {
+    fn full(count: u32) -> Self {
+        let next = (0..count).map(|i| AtomicU32::new(if i + 1 < count { i + 2 } else { 0 })).collect();
+        Self { head: AtomicU64::new(1), next }
+    }
+
+    fn pop(&self) -> Option<u32> {
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            let index = (head as u32).checked_sub(1)?;
+            let next = self.next[index as usize].load(Ordering::Relaxed);
+            let new = Self::bump(head, next);
+            match self.head.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(index),
+                Err(seen) => head = seen,
+            }
+        }
+    }
+
+    fn push(&self, index: u32) {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            self.next[index as usize].store(head as u32, Ordering::Relaxed);
+            let new = Self::bump(head, index + 1);
+            match self.head.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(seen) => head = seen,
+            }
+        }
+    }
+
+    fn bump(old: u64, first: u32) -> u64 {
+        (old >> 32).wrapping_add(1) << 32 | u64::from(first)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("count", &self.count()).field("slot_bytes", &self.slot_bytes()).finish()
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("index", &self.index).finish()
+    }
+}

@@ -1,0 +1,451 @@
+//! From nothing to a connected queue pair: builder, prepared queue pair, connect.
+
+use super::attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer};
+use super::batch::RecvBatch;
+use super::cq::Cq;
+use super::gid::{GidChoice, GidWant};
+use super::mr::AccessFlags;
+use super::pd::Pd;
+use super::provider::{Any, Provider};
+use super::qp::{Qp, QpCore};
+use super::transition::Transport;
+use crate::uverbs::attr::{QpCap, QpState};
+use crate::uverbs::errno::Errno;
+use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::types::{Gid, GidIndex, Lid, Mtu, PortNum, Psn, Qpn};
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// What one side must know of the other to connect. How it gets there is the program's own business.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// LID of the port; zero on Ethernet.
+    pub lid: Lid,
+    /// Queue pair number.
+    pub qpn: Qpn,
+    /// First packet sequence number sent.
+    pub psn: Psn,
+    /// GID, always there on Ethernet.
+    pub gid: Option<Gid>,
+    /// Active MTU of the port, where it is known: the connection uses the lower one of both sides'.
+    pub mtu: Option<Mtu>,
+}
+
+/// Settings of a queue pair to be made.
+///
+/// ```no_run
+/// # fn f(pd: &ironverbs::Pd, cq: &ironverbs::Cq) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{AccessFlags, QpBuilder};
+/// let prepared = QpBuilder::rc(pd, cq, cq).max_send_wr(64).access(AccessFlags::REMOTE_WRITE).build()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct QpBuilder<'a, P: Provider = Any> {
+    pd: &'a Pd,
+    send_cq: &'a Cq<P>,
+    recv_cq: &'a Cq<P>,
+    cap: QpCap,
+    signal_all: bool,
+    port: PortNum,
+    gid_index: Option<GidIndex>,
+    want: Option<GidWant>,
+    pkey_index: u16,
+    access: AccessFlags,
+    psn: Option<Psn>,
+}
+
+impl<'a, P: Provider> QpBuilder<'a, P> {
+    /// A queue pair for a reliable connection, on port 1, with the GID that fits best.
+    pub fn rc(pd: &'a Pd, send_cq: &'a Cq<P>, recv_cq: &'a Cq<P>) -> Self {
+        let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        Self {
+            pd,
+            send_cq,
+            recv_cq,
+            cap,
+            signal_all: false,
+            port: PortNum::ONE,
+            gid_index: None,
+            want: None,
+            pkey_index: 0,
+            access: AccessFlags::LOCAL_READ,
+            psn: None,
+        }
+    }
+
+    /// Send work requests that fit at once. Default 16.
+    pub fn max_send_wr(mut self, n: u32) -> Self {
+        self.cap.max_send_wr = n;
+        self
+    }
+
+    /// Receives that fit at once. Default 16.
+    pub fn max_recv_wr(mut self, n: u32) -> Self {
+        self.cap.max_recv_wr = n;
+        self
+    }
+
+    /// Scatter/gather entries of one send. Default 1.
+    pub fn max_send_sge(mut self, n: u32) -> Self {
+        self.cap.max_send_sge = n;
+        self
+    }
+
+    /// Scatter/gather entries of one receive. Default 1.
+    pub fn max_recv_sge(mut self, n: u32) -> Self {
+        self.cap.max_recv_sge = n;
+        self
+    }
+
+    /// Bytes of inline payload of one send. Default 0.
+    pub fn max_inline_bytes(mut self, n: u32) -> Self {
+        self.cap.max_inline_data = n;
+        self
+    }
+
+    /// Give a completion for every send, as if each were [`SIGNALED`](crate::WrFlags::SIGNALED).
+    pub fn signal_all(mut self, on: bool) -> Self {
+        self.signal_all = on;
+        self
+    }
+
+    /// Local port. Default 1.
+    pub fn port(mut self, port: PortNum) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Use the GID at this index, instead of the one that fits best.
+    pub fn gid_index(mut self, index: GidIndex) -> Self {
+        self.gid_index = Some(index);
+        self
+    }
+
+    /// What the peer's address looks like, for the choice of one's own GID.
+    pub fn gid_want(mut self, want: GidWant) -> Self {
+        self.want = Some(want);
+        self
+    }
+
+    /// Index into the port's P_Key table. Default 0.
+    pub fn pkey_index(mut self, index: u16) -> Self {
+        self.pkey_index = index;
+        self
+    }
+
+    /// What the peer may do to memory through this queue pair; the memory region must allow it too. Default: nothing.
+    pub fn access(mut self, access: AccessFlags) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// First packet sequence number sent. Default: random.
+    pub fn psn(mut self, psn: Psn) -> Self {
+        self.psn = Some(psn);
+        self
+    }
+
+    /// Makes the queue pair and puts it in state INIT: it takes receives, and can be connected.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn build(self) -> Result<PreparedQp<P>, Error> {
+        let context = &self.pd.inner().context;
+        context.check_port(Verb::CreateQp, self.port)?;
+        self.check_caps()?;
+        let port = context.query_port(self.port)?;
+        let (gid, gid_choice) = self.local_gid()?;
+        let core = QpCore::create(
+            self.pd,
+            self.send_cq.shared(),
+            self.recv_cq.shared(),
+            Transport::Rc,
+            self.cap,
+            self.signal_all,
+        )?;
+        let local = Endpoint {
+            lid: port.lid,
+            qpn: core.qpn,
+            psn: self.psn.unwrap_or_else(random_psn),
+            gid: gid.map(|(_, gid)| gid),
+            mtu: port.active_mtu,
+        };
+        let mut prepared = PreparedQp {
+            core,
+            local,
+            port: self.port,
+            sgid_index: gid.map(|(index, _)| index),
+            gid_choice,
+            pkey_index: self.pkey_index,
+            access: self.access,
+        };
+        prepared.to_init()?;
+        Ok(prepared)
+    }
+
+    /// The GID to use, and why if it was chosen. An InfiniBand port may have none.
+    fn local_gid(&self) -> Result<(Option<(GidIndex, Gid)>, Option<GidChoice>), Error> {
+        let context = &self.pd.inner().context;
+        if let Some(index) = self.gid_index {
+            return Ok((Some((index, context.named_gid(self.port, index)?)), None));
+        }
+        match context.choose_gid(self.port, self.want) {
+            Ok(choice) => Ok((Some((choice.index, choice.entry.gid)), Some(choice))),
+            Err(error) if context.is_ethernet(self.port)? => Err(error),
+            Err(_) => Ok((None, None)),
+        }
+    }
+
+    fn check_caps(&self) -> Result<(), Error> {
+        let attr = &self.pd.inner().context.attr;
+        let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data: _ } = self.cap;
+        let limits = [
+            ("max_send_wr", max_send_wr, 1, attr.max_qp_wr),
+            ("max_recv_wr", max_recv_wr, 0, attr.max_qp_wr),
+            ("max_send_sge", max_send_sge, 0, attr.max_sge),
+            ("max_recv_sge", max_recv_sge, 0, attr.max_sge),
+        ];
+        for (what, value, min, max) in limits {
+            if value < min || value > max {
+                return Err(Error::invalid(Verb::CreateQp, what, value, format!("the device takes {min} to {max}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A queue pair that takes receives and waits for its peer's [`Endpoint`].
+///
+/// Post receives before the peer is told of this side: a message that finds none is sent again only after a pause.
+pub struct PreparedQp<P: Provider = Any> {
+    pub(super) core: QpCore<P>,
+    local: Endpoint,
+    port: PortNum,
+    sgid_index: Option<GidIndex>,
+    gid_choice: Option<GidChoice>,
+    pkey_index: u16,
+    access: AccessFlags,
+}
+
+/// How a connection behaves.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ConnectOptions {
+    /// Path MTU; `None` for the lower of both sides' active MTU. More than that is refused.
+    pub path_mtu: Option<Mtu>,
+    /// Service level, 0 to 15.
+    pub sl: u8,
+    /// Traffic class; on RoCE the DSCP and ECN byte.
+    pub traffic_class: u8,
+    /// Routers that a packet may pass. Default 64.
+    pub hop_limit: u8,
+    /// Flow label, 20 bits; on RoCE it chooses the UDP source port.
+    pub flow_label: u32,
+    /// Local ACK timeout. Default code 14, 67 ms.
+    pub timeout: AckTimeout,
+    /// Retries after a timeout, 0 to 7. Default 7.
+    pub retry_count: u8,
+    /// Retries after a receiver-not-ready NAK, 0 to 6; 7 retries for ever. Default 6, so that a peer that never posts a
+    /// receive gives an error and not a hang.
+    pub rnr_retry: u8,
+    /// How long the peer waits after it found no receive posted here. Default 0.64 ms.
+    pub min_rnr_timer: RnrTimer,
+    /// READs and atomics under way at once from here. Default 16, or what the device can.
+    pub max_rd_atomic: u8,
+    /// READs and atomics under way at once from the peer. Default 16, or what the device can.
+    pub max_dest_rd_atomic: u8,
+}
+
+impl<P: Provider> PreparedQp<P> {
+    /// What the peer needs to know.
+    pub fn endpoint(&self) -> Endpoint {
+        self.local
+    }
+
+    /// Index of the GID it uses.
+    pub fn gid_index(&self) -> Option<GidIndex> {
+        self.sgid_index
+    }
+
+    /// Why that GID, if it was chosen and not named.
+    pub fn gid_choice(&self) -> Option<&GidChoice> {
+        self.gid_choice.as_ref()
+    }
+
+    /// The queue pair's number.
+    pub fn qpn(&self) -> Qpn {
+        self.core.qpn
+    }
+
+    /// The sizes of its queues, as the provider made them: at least what was asked for.
+    pub fn cap(&self) -> QpCap {
+        self.core.cap
+    }
+
+    /// Opens a batch of receives.
+    #[inline(always)]
+    pub fn recv_batch(&mut self) -> RecvBatch<'_, P> {
+        self.core.recv_batch()
+    }
+
+    /// Default options, within the device's limits.
+    pub fn connect_options(&self) -> ConnectOptions {
+        let attr = &self.core.context().attr;
+        let at_most = |limit: u32| limit.min(16) as u8;
+        ConnectOptions {
+            path_mtu: None,
+            sl: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            timeout: AckTimeout::DEFAULT,
+            retry_count: 7,
+            rnr_retry: 6,
+            min_rnr_timer: RnrTimer::DEFAULT,
+            max_rd_atomic: at_most(attr.max_qp_init_rd_atom),
+            max_dest_rd_atomic: at_most(attr.max_qp_rd_atom),
+        }
+    }
+
+    /// Connects to `remote`, whose side must do the same with this side's [`endpoint`](Self::endpoint).
+    pub fn connect(self, remote: &Endpoint) -> Result<Qp<P>, ConnectError<P>> {
+        let options = self.connect_options();
+        self.connect_with(remote, &options)
+    }
+
+    /// As [`connect`](Self::connect), with other options than the default ones.
+    ///
+    /// On error the queue pair comes back and can be tried again; receives that were posted are lost if the error came
+    /// after the peer's address was accepted.
+    pub fn connect_with(mut self, remote: &Endpoint, options: &ConnectOptions) -> Result<Qp<P>, ConnectError<P>> {
+        match self.try_connect(remote, options) {
+            Ok(()) => Ok(Qp { core: self.core, local: self.local }),
+            Err(error) => Err(ConnectError { error, prepared: self }),
+        }
+    }
+
+    /// Gives up the help with connecting: the queue pair stays in INIT, and [`Qp::modify`] takes it further.
+    pub fn into_unconnected(self) -> Qp<P> {
+        Qp { core: self.core, local: self.local }
+    }
+
+    fn try_connect(&mut self, remote: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
+        let path_mtu = self.path_mtu(remote, options.path_mtu)?;
+        let path = self.path(remote, options)?;
+        if self.core.state != QpState::INIT {
+            self.core.modify(&QpUpdate::to(QpState::RESET))?;
+            self.to_init()?;
+        }
+        let rtr = QpUpdate::to(QpState::RTR)
+            .path(&path)
+            .path_mtu(path_mtu)
+            .dest_qpn(remote.qpn)
+            .rq_psn(remote.psn)
+            .max_dest_rd_atomic(options.max_dest_rd_atomic)
+            .min_rnr_timer(options.min_rnr_timer);
+        self.core.modify(&rtr).map_err(|error| self.explain_rtr(error, remote))?;
+        let rts = QpUpdate::to(QpState::RTS)
+            .timeout(options.timeout)
+            .retry_count(options.retry_count)
+            .rnr_retry(options.rnr_retry)
+            .sq_psn(self.local.psn)
+            .max_rd_atomic(options.max_rd_atomic);
+        self.core.modify(&rts)
+    }
+
+    fn to_init(&mut self) -> Result<(), Error> {
+        let (port, pkey_index, access) = (self.port, self.pkey_index, self.access);
+        self.core.modify(&QpUpdate::to(QpState::INIT).port(port).pkey_index(pkey_index).access(access))
+    }
+
+    /// The lower of both active MTUs, or what was asked for if it is not above that.
+    fn path_mtu(&self, remote: &Endpoint, wanted: Option<Mtu>) -> Result<Mtu, Error> {
+        let lowest = match (self.local.mtu, remote.mtu) {
+            (Some(a), Some(b)) => a.min(b),
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => Mtu::B256,
+        };
+        match wanted {
+            Some(mtu) if mtu > lowest => {
+                let limit = format!("the active MTU is {lowest}; raise the link's MTU, or ask for less");
+                Err(Error::invalid(Verb::ModifyQp, "path_mtu", mtu, limit))
+            }
+            Some(mtu) => Ok(mtu),
+            None => Ok(lowest),
+        }
+    }
+
+    fn path(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<Path, Error> {
+        let ethernet = self.core.context().is_ethernet(self.port)?;
+        let grh = match (self.sgid_index, remote.gid) {
+            (Some(sgid_index), Some(dgid)) if !dgid.is_zero() => Some(Grh {
+                dgid,
+                sgid_index,
+                hop_limit: options.hop_limit,
+                traffic_class: options.traffic_class,
+                flow_label: options.flow_label,
+            }),
+            _ => None,
+        };
+        if ethernet && grh.is_none() {
+            let limit = "a RoCE port is reached by GID only; the peer must tell its own";
+            return Err(Error::invalid(Verb::ModifyQp, "peer's GID", "missing", limit));
+        }
+        if !ethernet && grh.is_none() && remote.lid == Lid(0) {
+            let limit = "an InfiniBand port is reached by LID; is a subnet manager running?";
+            return Err(Error::invalid(Verb::ModifyQp, "peer's LID", 0, limit));
+        }
+        Ok(Path { port: self.port, dlid: remote.lid, sl: options.sl, grh })
+    }
+
+    /// The kernel looks up the peer's link address while it changes the state, and returns what that lookup returned.
+    fn explain_rtr(&self, error: Error, remote: &Endpoint) -> Error {
+        let (Some(local), Some(index), Some(peer)) = (self.local.gid, self.sgid_index, remote.gid) else {
+            return error;
+        };
+        match error.errno() {
+            Some(Errno::ETIMEDOUT | Errno::ENETUNREACH | Errno::EHOSTUNREACH) => error.with_hint(format!(
+                "no answer from {peer} via {local} (GID index {index}): check route and neighbour, and that UDP port \
+                 4791 passes"
+            )),
+            Some(Errno::EINVAL) => {
+                error.with_hint(format!("is {peer} reachable from {local} (GID index {index}), of the same family?"))
+            }
+            _ => error,
+        }
+    }
+}
+
+/// A start value that does not repeat: a packet of an earlier connection with the same numbers must not be taken for new.
+fn random_psn() -> Psn {
+    let random = RandomState::new().build_hasher().finish() as u32;
+    Psn::default().advance(random)
+}
+
+/// A connection that could not be made.
+#[derive(thiserror::Error)]
+#[error("{error}")]
+pub struct ConnectError<P: Provider = Any> {
+    /// Why.
+    #[source]
+    pub error: Error,
+    /// The queue pair, for another try.
+    pub prepared: PreparedQp<P>,
+}
+
+impl<P: Provider> From<ConnectError<P>> for Error {
+    /// Keeps the reason, and drops the queue pair.
+    fn from(e: ConnectError<P>) -> Self {
+        e.error
+    }
+}
+
+impl<P: Provider> fmt::Debug for ConnectError<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectError").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<P: Provider> fmt::Debug for PreparedQp<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedQp").field("local", &self.local).finish_non_exhaustive()
+    }
+}

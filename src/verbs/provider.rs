@@ -1,0 +1,260 @@
+//! How the public API reaches a provider: sealed traits, and the markers that name the providers.
+//!
+//! A type parameter `P` names the provider at compile time: [`Rxe`] gives concrete queues, [`Any`] an enum of all of
+//! them, chosen when the device is opened. The enum's branch is always predicted, so `Any` is the default everywhere.
+
+use crate::rxe::{self, RxeCq, RxeCqe, RxeRq, RxeSq};
+use crate::uverbs::attr::{CreateQp, QpCap};
+use crate::uverbs::context::Ucontext;
+use crate::uverbs::device::DriverId;
+use crate::uverbs::error::Error;
+use crate::uverbs::object::Handle;
+use crate::uverbs::types::Qpn;
+use crate::uverbs::wr::{PostError, SendWr, Sge, WcOpcode, WcStatus};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// A device driver that this library can drive, or [`Any`] of them. Sealed.
+pub trait Provider: sealed::Backend {}
+
+/// Soft-RoCE, the kernel's `rdma_rxe`.
+#[derive(Clone, Copy, Debug)]
+pub enum Rxe {}
+
+/// Whichever provider the opened device needs.
+#[derive(Clone, Copy, Debug)]
+pub enum Any {}
+
+impl Provider for Rxe {}
+impl Provider for Any {}
+
+pub(crate) mod sealed {
+    use super::*;
+
+    /// What a provider does when it makes objects.
+    pub trait Backend: Sized + Send + Sync + 'static {
+        type Sq: SendOps + 'static;
+        type Rq: RecvOps + 'static;
+        type Cq: CompOps + 'static;
+
+        /// Whether this marker can stand for a device of that driver.
+        fn drives(driver: DriverId) -> bool;
+
+        fn create_cq(driver: DriverId, request: CqRequest<'_>) -> Result<(Handle, Self::Cq), Error>;
+
+        fn create_qp(
+            driver: DriverId,
+            context: &Arc<Ucontext>,
+            request: &CreateQp<'_>,
+        ) -> Result<NewQp<Self::Sq, Self::Rq>, Error>;
+    }
+
+    /// The send queue of a queue pair. `begin` opens a batch; `submit` or `rollback` ends it.
+    pub trait SendOps: Send {
+        fn begin(&mut self);
+        fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
+        fn submit(&mut self) -> Result<(), PostError>;
+        fn rollback(&mut self);
+        fn remaining(&mut self) -> u32;
+        fn capacity(&self) -> u32;
+        fn is_idle(&mut self) -> bool;
+        fn resync(&mut self);
+    }
+
+    /// The receive queue of a queue pair, used like [`SendOps`].
+    pub trait RecvOps: Send {
+        fn begin(&mut self);
+        fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError>;
+        fn submit(&mut self);
+        fn rollback(&mut self);
+        fn remaining(&mut self) -> u32;
+        fn capacity(&self) -> u32;
+        fn is_idle(&mut self) -> bool;
+        fn resync(&mut self);
+    }
+
+    /// The poller of a completion queue. `begin` looks how many entries there are, `next` gives exactly those, `end`
+    /// hands their slots back to the device.
+    pub trait CompOps: Send {
+        type Entry<'a>: CompEntry
+        where
+            Self: 'a;
+        fn capacity(&self) -> u32;
+        fn has_entry(&self) -> bool;
+        fn begin(&mut self);
+        fn next(&mut self) -> Option<Self::Entry<'_>>;
+        fn end(&mut self);
+    }
+
+    /// One completion, decoded field by field as they are asked for.
+    pub trait CompEntry: Copy {
+        fn wr_id(&self) -> u64;
+        fn status(&self) -> WcStatus;
+        fn vendor_err(&self) -> u32;
+        fn qpn(&self) -> u32;
+        fn opcode(&self) -> WcOpcode;
+        fn byte_len(&self) -> u32;
+        fn imm(&self) -> Option<u32>;
+    }
+
+    /// What is asked of a provider for a completion queue.
+    pub struct CqRequest<'a> {
+        pub context: &'a Arc<Ucontext>,
+        pub cqe: u32,
+        pub user_handle: u64,
+        pub channel: Option<BorrowedFd<'a>>,
+        pub comp_vector: u32,
+    }
+
+    /// A queue pair just made.
+    pub struct NewQp<S, R> {
+        pub handle: Handle,
+        pub qpn: Qpn,
+        pub cap: QpCap,
+        pub sq: S,
+        pub rq: R,
+    }
+
+    impl Backend for Rxe {
+        type Sq = RxeSq;
+        type Rq = RxeRq;
+        type Cq = RxeCq;
+
+        fn drives(driver: DriverId) -> bool {
+            driver == DriverId::RXE
+        }
+
+        fn create_cq(_: DriverId, r: CqRequest<'_>) -> Result<(Handle, RxeCq), Error> {
+            rxe::create_cq(r.context, r.cqe, r.user_handle, r.channel, r.comp_vector)
+        }
+
+        fn create_qp(
+            _: DriverId,
+            context: &Arc<Ucontext>,
+            request: &CreateQp<'_>,
+        ) -> Result<NewQp<RxeSq, RxeRq>, Error> {
+            let rxe::RxeQp { handle, qpn, cap, sq, rq } = rxe::create_qp(context, request)?;
+            Ok(NewQp { handle, qpn, cap, sq, rq })
+        }
+    }
+
+    impl SendOps for RxeSq {
+        #[inline(always)]
+        fn begin(&mut self) {
+            RxeSq::begin(self);
+        }
+        #[inline(always)]
+        fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+            RxeSq::push(self, wr)
+        }
+        #[inline(always)]
+        fn submit(&mut self) -> Result<(), PostError> {
+            RxeSq::submit(self)
+        }
+        #[inline(always)]
+        fn rollback(&mut self) {
+            RxeSq::rollback(self);
+        }
+        #[inline(always)]
+        fn remaining(&mut self) -> u32 {
+            RxeSq::remaining(self)
+        }
+        fn capacity(&self) -> u32 {
+            RxeSq::capacity(self)
+        }
+        fn is_idle(&mut self) -> bool {
+            RxeSq::remaining(self) == RxeSq::capacity(self)
+        }
+        fn resync(&mut self) {
+            RxeSq::resync(self);
+        }
+    }
+
+    impl RecvOps for RxeRq {
+        #[inline(always)]
+        fn begin(&mut self) {
+            RxeRq::begin(self);
+        }
+        #[inline(always)]
+        fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+            RxeRq::push(self, wr_id, sges)
+        }
+        #[inline(always)]
+        fn submit(&mut self) {
+            RxeRq::submit(self);
+        }
+        #[inline(always)]
+        fn rollback(&mut self) {
+            RxeRq::rollback(self);
+        }
+        #[inline(always)]
+        fn remaining(&mut self) -> u32 {
+            RxeRq::remaining(self)
+        }
+        fn capacity(&self) -> u32 {
+            RxeRq::capacity(self)
+        }
+        fn is_idle(&mut self) -> bool {
+            RxeRq::remaining(self) == RxeRq::capacity(self)
+        }
+        fn resync(&mut self) {
+            RxeRq::resync(self);
+        }
+    }
+
+    impl CompOps for RxeCq {
+        type Entry<'a> = RxeCqe<'a>;
+        fn capacity(&self) -> u32 {
+            RxeCq::capacity(self)
+        }
+        #[inline(always)]
+        fn has_entry(&self) -> bool {
+            RxeCq::has_entry(self)
+        }
+        #[inline(always)]
+        fn begin(&mut self) {
+            RxeCq::begin(self);
+        }
+        #[inline(always)]
+        fn next(&mut self) -> Option<RxeCqe<'_>> {
+            RxeCq::next(self)
+        }
+        #[inline(always)]
+        fn end(&mut self) {
+            RxeCq::end(self);
+        }
+    }
+
+    impl CompEntry for RxeCqe<'_> {
+        #[inline(always)]
+        fn wr_id(&self) -> u64 {
+            RxeCqe::wr_id(*self)
+        }
+        #[inline(always)]
+        fn status(&self) -> WcStatus {
+            RxeCqe::status(*self)
+        }
+        #[inline(always)]
+        fn vendor_err(&self) -> u32 {
+            RxeCqe::vendor_err(*self)
+        }
+        #[inline(always)]
+        fn qpn(&self) -> u32 {
+            RxeCqe::qpn(*self)
+        }
+        #[inline(always)]
+        fn opcode(&self) -> WcOpcode {
+            RxeCqe::opcode(*self)
+        }
+        #[inline(always)]
+        fn byte_len(&self) -> u32 {
+            RxeCqe::byte_len(*self)
+        }
+        #[inline(always)]
+        fn imm(&self) -> Option<u32> {
+            // The flag is set on the sender's completion of such an operation, too.
+            let has_imm = self.wc_flags() & rxe::WC_WITH_IMM != 0 && RxeCqe::opcode(*self).is_recv();
+            has_imm.then(|| RxeCqe::imm(*self))
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Plain borrowed buffers, safely: a scope that does not end before the device is done with them.
+//!
+//! The simplest way to move bytes, and the slowest: every buffer is registered for the one operation, and the thread
+//! waits. For tests, examples and simple programs.
+//!
+//! # Safety argument
+//!
+//! Buffers are borrowed for `'env`, which outlives the call of [`Qp::scope`]. Before that call returns, normally or by
+//! panic, every region made for them is deregistered, which is the kernel's word that the device is done with them. If
+//! the kernel refuses that, the process is aborted, since borrowed memory cannot be leaked.
+#![allow(unsafe_code)]
+
+use super::cq::Cq;
+use super::mr::{AccessFlags, Region};
+use super::pd::Pd;
+use super::provider::sealed::{RecvOps, SendOps};
+use super::provider::{Any, Provider};
+use super::qp::Qp;
+use super::wc::Wc;
+use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WrFlags};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+/// How long flushed work requests may take to come back after a time-out.
+const FLUSH_TIME: Duration = Duration::from_secs(1);
+
+/// Posts borrowed buffers. See [`Qp::scope`].
+pub struct Scope<'s, 'env, P: Provider = Any> {
+    qp: &'s mut Qp<P>,
+    cq: &'s mut Cq<P>,
+    pd: Pd,
+    regions: Vec<Region>,
+    posted: u64,
+    done: Vec<Wc>,
+    timeout: Duration,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+impl<P: Provider> Qp<P> {
+    /// Runs `f`, which can post buffers that it borrows, and returns when all of them are the program's again.
+    ///
+    /// `cq` must be the completion queue of both of the queue pair's queues, used by this queue pair alone, and nothing
+    /// may be under way. Each wait ends after `timeout` at the latest; the queue pair is then in the error state.
+    ///
+    /// ```no_run
+    /// # fn f(qp: &mut ironverbs::Qp, cq: &mut ironverbs::Cq) -> Result<(), ironverbs::Error> {
+    /// let (question, mut answer) = (*b"ping", [0; 4]);
+    /// qp.scope(cq, std::time::Duration::from_secs(1), |scope| {
+    ///     scope.recv(&mut answer)?;
+    ///     scope.send(&question)?;
+    ///     scope.wait()
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// A buffer that does not outlive the scope does not compile, nor does its use while the device may write it.
+    pub fn scope<'env, T, F>(&mut self, cq: &mut Cq<P>, timeout: Duration, f: F) -> Result<T, Error>
+    where
+        F: for<'s> FnOnce(&mut Scope<'s, 'env, P>) -> Result<T, Error>,
+    {
+        let refuse = |limit| Err(Error::invalid(Verb::PostSend, "scope", "refused", limit));
+        if self.core.send_cq.id != cq.id() || self.core.recv_cq.id != cq.id() {
+            return refuse("the completion queue must be that of the queue pair's both queues");
+        }
+        if !cq.is_quiet() || !self.core.sq.is_idle() || !self.core.rq.is_idle() {
+            return refuse("earlier work requests are still under way, or other queue pairs use the completion queue");
+        }
+        let pd = Pd::from_inner(self.core.pd.clone());
+        let mut scope =
+            Scope { qp: self, cq, pd, regions: Vec::new(), posted: 0, done: Vec::new(), timeout, env: PhantomData };
+        let result = f(&mut scope);
+        let drained = scope.drain(timeout);
+        drop(scope);
+        let value = result?;
+        drained?;
+        Ok(value)
+    }
+}
+
+impl<'env, P: Provider> Scope<'_, 'env, P> {
+    /// Sends `bytes`.
+    pub fn send(&mut self, bytes: &'env [u8]) -> Result<(), Error> {
+        self.post_send(NonNull::from(bytes), AccessFlags::LOCAL_READ, SendOp::Send)
+    }
+
+    /// Receives a message into `buffer`.
+    pub fn recv(&mut self, buffer: &'env mut [u8]) -> Result<(), Error> {
+        let len = buffer.len();
+        let sge = self.register(NonNull::from(buffer), AccessFlags::LOCAL_WRITE)?;
+        let rq = &mut *self.qp.core.rq;
+        rq.begin();
+        if let Err(error) = rq.push(self.posted, sge.as_slice()) {
+            rq.rollback();
+            return Err(refused(Verb::PostRecv, error, len));
+        }
+        rq.submit();
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// Writes `bytes` to the peer's memory.
+    pub fn write(&mut self, bytes: &'env [u8], remote: RemoteAddr) -> Result<(), Error> {
+        self.post_send(NonNull::from(bytes), AccessFlags::LOCAL_READ, SendOp::Write(remote))
+    }
+
+    /// Reads the peer's memory into `buffer`.
+    pub fn read(&mut self, buffer: &'env mut [u8], remote: RemoteAddr) -> Result<(), Error> {
+        self.post_send(NonNull::from(buffer), AccessFlags::LOCAL_WRITE, SendOp::Read(remote))
+    }
+
+    /// Waits until everything posted so far has completed, and returns the completions in the order they came.
+    pub fn wait(&mut self) -> Result<Vec<Wc>, Error> {
+        let timeout = self.timeout;
+        self.wait_for(timeout)?;
+        Ok(std::mem::take(&mut self.done))
+    }
+
+    fn post_send(&mut self, range: NonNull<[u8]>, access: AccessFlags, op: SendOp) -> Result<(), Error> {
+        let sge = self.register(range, access)?;
+        let payload = Payload::Sges(sge.as_slice());
+        let sq = &mut *self.qp.core.sq;
+        sq.begin();
+        if let Err(error) = sq.push(&SendWr { wr_id: self.posted, flags: WrFlags::SIGNALED, op, payload }) {
+            sq.rollback();
+            return Err(refused(Verb::PostSend, error, range.len()));
+        }
+        self.posted += 1;
+        sq.submit().map_err(|error| refused(Verb::PostSend, error, range.len()))
+    }
+
+    /// A scatter/gather entry for a borrowed buffer; none for an empty one, which cannot be registered.
+    fn register(&mut self, range: NonNull<[u8]>, access: AccessFlags) -> Result<Option<super::Sge>, Error> {
+        let len = range.len();
+        if len == 0 {
+            return Ok(None);
+        }
+        let limit = "one operation moves less than 4 GiB";
+        let len = u32::try_from(len).map_err(|_| Error::invalid(Verb::RegMr, "length", len, limit))?;
+        // SAFETY: the buffer is borrowed for `'env`, and `Drop` deregisters before the scope, which `'env` outlives, ends.
+        let region = unsafe { Region::new(&self.pd, range, access)? };
+        let sge = region.sge(0, len);
+        self.regions.push(region);
+        Ok(Some(sge))
+    }
+
+    fn wait_for(&mut self, timeout: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + timeout;
+        while self.posted > 0 {
+            let mut completions = self.cq.poll().map_err(|_| Error::CqOverrun { verb: Verb::PollCq })?;
+            let before = self.posted;
+            while let Some(completion) = completions.next() {
+                self.done.push(completion.wc());
+                self.posted = self.posted.saturating_sub(1);
+            }
+            drop(completions);
+            if self.posted == before {
+                if Instant::now() >= deadline {
+                    return Err(Error::Timeout { verb: Verb::PollCq, waited: timeout });
+                }
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for what is left; if that takes too long, has it flushed.
+    fn drain(&mut self, timeout: Duration) -> Result<(), Error> {
+        let waited = self.wait_for(timeout);
+        if waited.is_err() {
+            self.qp.to_error()?;
+            let _ = self.wait_for(FLUSH_TIME);
+        }
+        waited
+    }
+}
+
+impl<P: Provider> Drop for Scope<'_, '_, P> {
+    fn drop(&mut self) {
+        // After a panic in the closure there may be work under way. Deregistering makes it fail, and is waited for.
+        if self.posted > 0 {
+            let _ = self.qp.to_error();
+        }
+        for region in &mut self.regions {
+            if region.deregister().is_err() {
+                // The device may still write memory that the caller will soon use otherwise. Nothing safe is left to do.
+                std::process::abort();
+            }
+        }
+    }
+}
+
+fn refused(verb: Verb, error: PostError, len: usize) -> Error {
+    let limit = error.to_string();
+    Error::invalid(verb, "buffer", format_args!("{len} bytes"), limit)
+}
