@@ -15,7 +15,9 @@ use crate::stats::{Latency, LatencySummary};
 use crate::stop::Stop;
 use crate::turn::Turn;
 use crate::wait::{Deadline, Ready, wait};
-use ironverbs::{CompChannel, Cq, Inline, Notify, PostError, PreparedQp, Qp, RecvBatch, Sge, WcError, WcStatus, WrFlags};
+use ironverbs::{
+    CompChannel, Cq, Inline, Notify, PostError, PreparedQp, Qp, RecvBatch, Sge, WcError, WcStatus, WrFlags,
+};
 use nix::poll::PollFlags;
 use std::hint::spin_loop;
 use std::os::fd::AsFd;
@@ -73,7 +75,7 @@ impl Parts {
 
     /// Adds the connected queue pair.
     pub fn connected(mut self, qp: Qp) -> Result<End, Failure> {
-        if self.size <= qp.caps().max_inline_bytes {
+        if self.size <= qp.cap().max_inline_data {
             self.buffers.send_inline();
         }
         let receive_sge = self.buffers.receive_sge()?;

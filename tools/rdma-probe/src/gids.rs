@@ -1,9 +1,8 @@
 //! `rdma-probe gids`: the GID tables, which entry would be used, and why.
 
-use crate::failure::{Failure, Kind};
 use crate::table::{Table, or_dash};
 use ironverbs::sys::Linux;
-use ironverbs::{Context, DeviceInfo, GidDetails, GidWant, LinkLayer, PortDetails, choose_gid};
+use ironverbs::{DeviceInfo, GidDetails, GidWant, LinkLayer, PortDetails, choose_gid};
 use serde::Serialize;
 use std::fmt;
 use std::net::Ipv6Addr;

@@ -119,7 +119,10 @@ fn open(sys: &dyn Sys, device: &DeviceInfo) -> Result<Context, Failure> {
 fn has_no_provider(device: &DeviceInfo) -> bool {
     matches!(
         device.usable,
-        Err(Unusable::NoProvider(_) | Unusable::UnknownDriver(_) | Unusable::AbiVersion { .. } | Unusable::PointerWidth(_))
+        Err(Unusable::NoProvider(_)
+            | Unusable::UnknownDriver(_)
+            | Unusable::AbiVersion { .. }
+            | Unusable::PointerWidth(_))
     )
 }
 

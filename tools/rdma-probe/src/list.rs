@@ -97,7 +97,8 @@ impl DeviceSummary {
 
 impl fmt::Display for ListReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(["DEVICE", "INDEX", "DRIVER", "ABI", "NODE", "GUID", "PORT", "STATE", "LINK", "NETDEV"]);
+        let mut table =
+            Table::new(["DEVICE", "INDEX", "DRIVER", "ABI", "NODE", "GUID", "PORT", "STATE", "LINK", "NETDEV"]);
         for device in &self.devices {
             let known = |port: Option<&PortSummary>| {
                 [

@@ -68,7 +68,8 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
             finish(&mut output, devices.map(|devices| gids::GidsReport::of(&linux, &devices, args.want())))
         }
         Command::Ping(args) => {
-            let stop = Stop::on_signals().map_err(|e| Failure::new(Kind::Device, format!("cannot catch signals: {e}")))?;
+            let stop =
+                Stop::on_signals().map_err(|e| Failure::new(Kind::Device, format!("cannot catch signals: {e}")))?;
             let (report, result) = ping::ping(&linux, &args, &mut output, &stop);
             end(&mut output, report, result)
         }

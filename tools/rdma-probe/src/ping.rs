@@ -16,7 +16,7 @@ use crate::wire::Address;
 use ironverbs::sys::Sys;
 use ironverbs::{
     AddressFamily, ConnectOptions, Context, Endpoint, Gid, GidIndex, GidWant, LinkLayer, Mtu, Pd, PortAttr, PortState,
-    PreparedQp, Qp, QpBuilder, RnrTimer,
+    PreparedQp, Qp, QpBuilder,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -131,7 +131,10 @@ fn measure(
 fn show_local(output: &mut Output, report: &PingReport) -> Result<(), Failure> {
     output.text(format_args!("  local address:  {}\n", report.local))?;
     if let (Some(index), Some(reason)) = (report.gid_index, &report.gid_reason) {
-        output.text(format_args!("  local GID:      index {index} of {} port {}, {reason}\n", report.device, report.port))?;
+        output.text(format_args!(
+            "  local GID:      index {index} of {} port {}, {reason}\n",
+            report.device, report.port
+        ))?;
     }
     Ok(())
 }
@@ -260,7 +263,8 @@ fn check_port(context: &Context, args: &Ping, port: &PortAttr) -> Result<(), Fai
         return Err(failure.hint("is the cable in, or the network device up? ip link set DEV up"));
     }
     if args.size > port.max_msg_sz {
-        let text = format!("--size is {}; port {} of {name} takes {} bytes at most", args.size, args.ib_port, port.max_msg_sz);
+        let text =
+            format!("--size is {}; port {} of {name} takes {} bytes at most", args.size, args.ib_port, port.max_msg_sz);
         return Err(Failure::new(Kind::Usage, text));
     }
     Ok(())
@@ -321,7 +325,8 @@ fn check_gids(place: &Place<'_>, local: Option<Gid>, remote: &Address) -> Result
     match families {
         (Some(ours), theirs) if ours != theirs => {
             let text = format!("the peer's GID is {theirs}, this end's is {ours}: one does not reach the other");
-            Err(Failure::new(Kind::Peer, text).hint("choose GIDs of one family with --gid-index; rdma-probe gids shows them"))
+            Err(Failure::new(Kind::Peer, text)
+                .hint("choose GIDs of one family with --gid-index; rdma-probe gids shows them"))
         }
         _ => Ok(()),
     }
