@@ -299,7 +299,7 @@ impl Quiet {
         self.spins = 0;
         self.yields += 1;
         yield_now();
-        if self.yields % YIELDS_BEFORE_CLOCK == 0 { self.look_at_clock() } else { Ok(()) }
+        if self.yields.is_multiple_of(YIELDS_BEFORE_CLOCK) { self.look_at_clock() } else { Ok(()) }
     }
 
     #[cold]

@@ -26,7 +26,7 @@ use crate::wait::Deadline;
 use crate::wire::{self, Address, DONE, RECORD_LEN, RecordError};
 use nix::poll::PollFlags;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use tcp::wait_for;
 
@@ -160,34 +160,28 @@ pub struct Listener {
 impl Listener {
     /// Listens on `bind`, or on all addresses, IPv6 and IPv4.
     pub fn bind(bind: Option<IpAddr>, port: u16) -> Result<Self> {
-        let any = [IpAddr::from([0u16; 8]), IpAddr::from([0u8; 4])];
-        let candidates = match &bind {
-            Some(ip) => std::slice::from_ref(ip),
-            None => &any,
-        };
-        let mut last = None;
-        for &ip in candidates {
+        let at = |ip| {
             let local = SocketAddr::new(ip, port);
-            match tcp::listen(local) {
-                Ok(listener) => {
-                    let local = listener.local_addr().unwrap_or(local);
-                    return Ok(Self { listener, local });
+            tcp::listen(local).map_err(|source| ExchangeError::Listen { local, source })
+        };
+        let listener = match bind {
+            Some(ip) => at(ip)?,
+            // A host without IPv6 has no such addresses.
+            None => at(Ipv6Addr::UNSPECIFIED.into()).or_else(|e| match e {
+                ExchangeError::Listen { ref source, .. }
+                    if matches!(source.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) =>
+                {
+                    Err(e)
                 }
-                // A host without IPv6 has no such address family; any other trouble would be the same with IPv4.
-                Err(source) => {
-                    let is_final =
-                        source.kind() == ErrorKind::AddrInUse || source.kind() == ErrorKind::PermissionDenied;
-                    last = Some(ExchangeError::Listen { local, source });
-                    if is_final {
-                        break;
-                    }
-                }
-            }
-        }
-        Err(last.unwrap_or(ExchangeError::Stopped))
+                _ => at(Ipv4Addr::UNSPECIFIED.into()),
+            })?,
+        };
+        let local = listener.local_addr().map_err(ExchangeError::Wait)?;
+        Ok(Self { listener, local })
     }
 
     /// Where it listens.
+    #[cfg(test)]
     pub fn local(&self) -> SocketAddr {
         self.local
     }

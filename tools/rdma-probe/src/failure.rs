@@ -92,8 +92,8 @@ impl Failure {
 
     /// A work request that completed with an error.
     pub fn completion(what: &str, status: WcStatus, vendor_err: u32) -> Self {
-        let failure = Self::new(completion_kind(status), format!("{what} completed with {status}"));
-        let failure = if vendor_err == 0 { failure } else { failure.during(format!("vendor error {vendor_err:#x}")) };
+        let vendor = if vendor_err == 0 { String::new() } else { format!(", vendor error {vendor_err:#x}") };
+        let failure = Self::new(completion_kind(status), format!("{what} completed with {status}{vendor}"));
         match completion_hint(status) {
             Some(hint) => failure.hint(hint),
             None => failure,

@@ -29,11 +29,15 @@ use args::{Cli, Command};
 use clap::Parser;
 use failure::{Failure, Kind};
 use ironverbs::DeviceInfo;
-use ironverbs::sys::{Linux, Sys};
+use ironverbs::sys::{Linux, Sys, Trace};
 use output::Output;
 use serde::Serialize;
 use std::fmt::Display;
+use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use stop::Stop;
 
 fn main() -> ExitCode {
@@ -49,16 +53,14 @@ fn main() -> ExitCode {
 fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
     let mut output = Output::open(global.json.as_deref())?;
     let linux = Linux::new();
+    let sys = traced(&linux, global.trace.as_deref())?;
     match command {
         Command::Schema => output.text(output::SCHEMA),
-        Command::List => {
-            let outcome = list_devices(&linux);
-            finish(&mut output, outcome.map(|devices| list::ListReport::of(&devices)))
-        }
+        Command::List => finish(&mut output, list_devices(&linux).map(|devices| list::ListReport::of(&devices))),
         Command::Info(args) => match asked_for(&linux, args.device.as_deref()) {
-            Err(failure) => finish::<info::InfoReport>(&mut output, Err(failure)),
+            Err(failure) => end(&mut output, None::<info::InfoReport>, Err(failure)),
             Ok(devices) => {
-                let (report, result) = info::look(&linux, &linux, &devices);
+                let (report, result) = info::look(&linux, &*sys, &devices);
                 output.text(&report)?;
                 end(&mut output, Some(report), result)
             }
@@ -70,10 +72,24 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
         Command::Ping(args) => {
             let stop =
                 Stop::on_signals().map_err(|e| Failure::new(Kind::Device, format!("cannot catch signals: {e}")))?;
-            let (report, result) = ping::ping(&linux, &args, &mut output, &stop);
+            let (report, result) = match list_devices(&linux) {
+                Ok(devices) => ping::ping(&*sys, &devices, &args, &mut output, &stop),
+                Err(failure) => (None, Err(failure)),
+            };
             end(&mut output, report, result)
         }
     }
+}
+
+/// The host, or the host with every command of its devices written to `to`.
+fn traced(linux: &Linux, to: Option<&Path>) -> Result<Arc<dyn Sys>, Failure> {
+    let sys = Arc::new(linux.clone());
+    let trace = match to {
+        None => return Ok(sys),
+        Some(path) if path == Path::new("-") => Trace::to_writer(io::stderr()),
+        Some(path) => Trace::to_writer(File::create(path).map_err(|e| output::cannot_write(path.display(), &e))?),
+    };
+    Ok(trace.wrap_sys(sys))
 }
 
 /// All devices. That there is none is a failure.

@@ -122,12 +122,11 @@ fn write_file(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-fn cannot_write(what: impl fmt::Display, e: &io::Error) -> Failure {
+/// Something could not be written.
+pub fn cannot_write(what: impl fmt::Display, e: &io::Error) -> Failure {
     let failure = Failure::new(Kind::Output, format!("cannot write {what}: {e}"));
     match e.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            failure.hint("make room, or choose another place with --json=FILE")
-        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => failure.hint("make room, or write somewhere else"),
         _ => failure,
     }
 }

@@ -126,21 +126,9 @@ impl Check {
 
     /// Which peer the first message is from. A wrong message is blamed on the peer that it is nearest to.
     fn recognise(&mut self, round: u64, found: &[u8]) -> Result<(), Mismatch> {
-        let Self { role, rounds, .. } = *self;
         let mut nearest: Option<(Peer, Mismatch)> = None;
-        let candidates: [(Peer, &dyn Fn(&mut [u8])); 3] = [
-            (Peer::Makes, &|out| message(role.other(), round, rounds, out)),
-            (Peer::Echoes, &|out| match role {
-                Role::Client => message(role, round, rounds, out),
-                Role::Server => out.fill(C_FILL),
-            }),
-            (Peer::Echoes, &|out| match role {
-                Role::Client => message(role, round, rounds, out),
-                Role::Server => initial_echo_buffer(out),
-            }),
-        ];
-        for (peer, expected) in candidates {
-            expected(&mut self.expected);
+        for (peer, first) in [(Peer::Makes, First::Made), (Peer::Echoes, First::Filled), (Peer::Echoes, First::Paged)] {
+            self.expect_first(first, round);
             match compare(round, &self.expected, found) {
                 Ok(()) => {
                     self.peer = peer;
@@ -151,13 +139,36 @@ impl Check {
             }
         }
         match nearest {
+            None => Ok(()),
             Some((peer, mismatch)) => {
                 self.peer = peer;
                 Err(mismatch)
             }
-            None => Ok(()),
         }
     }
+
+    /// Puts what the peer's first message may be into `self.expected`.
+    fn expect_first(&mut self, first: First, round: u64) {
+        let Self { role, rounds, .. } = *self;
+        match (first, role) {
+            (First::Made, _) => message(role.other(), round, rounds, &mut self.expected),
+            // To a client, a peer without messages of its own sends back what it got.
+            (_, Role::Client) => message(role, round, rounds, &mut self.expected),
+            (First::Filled, Role::Server) => self.expected.fill(C_FILL),
+            (First::Paged, Role::Server) => initial_echo_buffer(&mut self.expected),
+        }
+    }
+}
+
+/// What the first message of a peer may be.
+#[derive(Clone, Copy)]
+enum First {
+    /// A message of the peer's own.
+    Made,
+    /// The buffer as `ibv_rc_pingpong` fills it.
+    Filled,
+    /// The same after the client's `-c`.
+    Paged,
 }
 
 /// The buffer of an end that makes no messages of its own, before anything arrived: that of `ibv_rc_pingpong -c`.

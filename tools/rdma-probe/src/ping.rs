@@ -15,8 +15,8 @@ use crate::turn::Turn;
 use crate::wire::Address;
 use ironverbs::sys::Sys;
 use ironverbs::{
-    AddressFamily, ConnectOptions, Context, Endpoint, Gid, GidIndex, GidWant, LinkLayer, Mtu, Pd, PortAttr, PortState,
-    PreparedQp, Qp, QpBuilder,
+    AddressFamily, ConnectOptions, Context, DeviceInfo, Endpoint, Gid, GidIndex, GidWant, LinkLayer, Mtu, Pd, PortAttr,
+    PortState, PreparedQp, Qp, QpBuilder,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -28,25 +28,38 @@ const MAX_INLINE_BYTES: u32 = 128;
 const DEFAULT_MTU: Mtu = Mtu::B1024;
 
 /// Runs a ping. The report holds what is known when it ends, however it ends.
-pub fn ping(sys: &dyn Sys, args: &Ping, output: &mut Output, stop: &Stop) -> (Option<PingReport>, Result<(), Failure>) {
+pub fn ping(
+    sys: &dyn Sys,
+    devices: &[DeviceInfo],
+    args: &Ping,
+    output: &mut Output,
+    stop: &Stop,
+) -> (Option<PingReport>, Result<(), Failure>) {
     let mut report = None;
-    let result = match (&args.host, args.loopback) {
-        (_, true) => loopback(sys, args, output, stop, &mut report),
-        (Some(host), _) => client(sys, args, host, output, stop, &mut report),
-        (None, _) => server(sys, args, output, stop, &mut report),
-    };
+    let result = (|| {
+        // A port that is taken is told before anything is made on the device.
+        let listener = match (&args.host, args.loopback) {
+            (None, false) => Some(Listener::bind(args.bind, args.port)?),
+            _ => None,
+        };
+        let place = Place::open(sys, devices, args)?;
+        match (&args.host, listener) {
+            (Some(host), _) => client(&place, host, output, stop, &mut report),
+            (None, Some(listener)) => server(&place, listener, output, stop, &mut report),
+            (None, None) => loopback(&place, output, stop, &mut report),
+        }
+    })();
     (report, result)
 }
 
 fn client(
-    sys: &dyn Sys,
-    args: &Ping,
+    place: &Place<'_>,
     host: &str,
     output: &mut Output,
     stop: &Stop,
     report: &mut Option<PingReport>,
 ) -> Result<(), Failure> {
-    let place = Place::open(sys, args)?;
+    let args = place.args;
     let conversation = Conversation::connect(host, args.port, limits(args), stop)?;
     let peer = conversation.peer();
     let half = place.half(Role::Client, family_of(peer))?;
@@ -55,19 +68,18 @@ fn client(
     show_local(output, report)?;
     let remote = conversation.client(&half.address())?;
     show_remote(output, report, &remote)?;
-    let mut ends = [half.connect(&place, &remote)?];
+    let mut ends = [half.connect(place, &remote)?];
     measure(&mut ends, args, output, stop, report)
 }
 
 fn server(
-    sys: &dyn Sys,
-    args: &Ping,
+    place: &Place<'_>,
+    listener: Listener,
     output: &mut Output,
     stop: &Stop,
     report: &mut Option<PingReport>,
 ) -> Result<(), Failure> {
-    let listener = Listener::bind(args.bind, args.port)?;
-    let place = Place::open(sys, args)?;
+    let args = place.args;
     // Made before the client comes, so that what can go wrong here does so at once.
     let mut half = place.half(Role::Server, None)?;
     let report = report.insert(place.report(PingRole::Server, &half));
@@ -85,27 +97,25 @@ fn server(
     }
     show_remote(output, report, &remote)?;
     let local = half.address();
-    let mut ends = [half.connect(&place, &remote)?];
+    let mut ends = [half.connect(place, &remote)?];
     conversation.server_answer(&local)?;
     measure(&mut ends, args, output, stop, report)
 }
 
 fn loopback(
-    sys: &dyn Sys,
-    args: &Ping,
+    place: &Place<'_>,
     output: &mut Output,
     stop: &Stop,
     report: &mut Option<PingReport>,
 ) -> Result<(), Failure> {
-    let place = Place::open(sys, args)?;
     let client = place.half(Role::Client, None)?;
     let server = place.half(Role::Server, None)?;
     let (client_address, server_address) = (client.address(), server.address());
     let report = report.insert(place.report(PingRole::Loopback, &client));
     show_local(output, report)?;
     show_remote(output, report, &server_address)?;
-    let mut ends = [client.connect(&place, &server_address)?, server.connect(&place, &client_address)?];
-    measure(&mut ends, args, output, stop, report)
+    let mut ends = [client.connect(place, &server_address)?, server.connect(place, &client_address)?];
+    measure(&mut ends, place.args, output, stop, report)
 }
 
 fn measure(
@@ -173,9 +183,8 @@ struct Half {
 }
 
 impl<'a> Place<'a> {
-    fn open(sys: &dyn Sys, args: &'a Ping) -> Result<Self, Failure> {
-        let devices = sys.devices()?;
-        let device = choose::usable(&devices, args.device.as_deref())?;
+    fn open(sys: &dyn Sys, devices: &[DeviceInfo], args: &'a Ping) -> Result<Self, Failure> {
+        let device = choose::usable(devices, args.device.as_deref())?;
         let cannot_open = |e| Failure::from(e).during(format_args!("cannot open {}", device.name));
         let context = Context::open_on(sys, device).map_err(cannot_open)?;
         let port = context.query_port(args.ib_port)?;

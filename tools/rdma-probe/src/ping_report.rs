@@ -141,7 +141,7 @@ impl fmt::Display for PingReport {
             )?;
         }
         if let Some(c) = self.check {
-            writeln!(f, "{} messages checked, {} bytes, all as they were sent", c.messages, c.bytes)?;
+            writeln!(f, "{} messages, {} bytes, arrived as they were sent", c.messages, c.bytes)?;
         }
         Ok(())
     }
@@ -192,7 +192,7 @@ mod tests {
 500 iters in 0.25 seconds = 500.00 usec/iter
 stopped before the other 500 iters
 usec/iter: min 400.00, median 450.00, p99 700.00, max 1234.57 (500 samples)
-500 messages checked, 2048000 bytes, all as they were sent
+500 messages, 2048000 bytes, arrived as they were sent
 ";
         assert_eq!(report.to_string(), expected);
         report.completed_iterations = 0;

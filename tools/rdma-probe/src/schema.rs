@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 /// What `--json` prints, whatever the command.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
-#[allow(dead_code, reason = "only its schema is used")]
+#[allow(dead_code, clippy::large_enum_variant, reason = "only its schema is used")]
 enum RdmaProbe {
     /// Output of `rdma-probe list --json`.
     List(Document<ListReport>),

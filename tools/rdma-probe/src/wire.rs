@@ -36,7 +36,7 @@ pub struct Address {
 pub enum RecordError {
     /// A field separator is missing.
     #[error("byte {at} is {found:#04x}, not the colon that ends a field")]
-    NoColon {
+    Separator {
         /// Offset in bytes.
         at: usize,
         /// What is there.
@@ -44,7 +44,7 @@ pub enum RecordError {
     },
     /// A field holds something else than hexadecimal digits.
     #[error("byte {at} is {found:#04x}, not a hexadecimal digit")]
-    NoDigit {
+    Digit {
         /// Offset in bytes.
         at: usize,
         /// What is there.
@@ -52,7 +52,7 @@ pub enum RecordError {
     },
     /// The record does not end with a NUL.
     #[error("byte {at} is {found:#04x}, not the final NUL")]
-    NoNul {
+    Terminator {
         /// Offset in bytes.
         at: usize,
         /// What is there.
@@ -64,22 +64,18 @@ const COLONS: [usize; 3] = [4, 11, 18];
 const NUL: usize = RECORD_LEN - 1;
 
 /// Whether `bytes` can be the beginning of a record. Tells garbage from the first wrong byte on.
-///
-/// # Panics
-///
-/// Never: bytes past the length of a record are not looked at.
 pub fn check_prefix(bytes: &[u8]) -> Result<(), RecordError> {
     for (at, &found) in bytes.iter().enumerate().take(RECORD_LEN) {
         if COLONS.contains(&at) {
             if found != b':' {
-                return Err(RecordError::NoColon { at, found });
+                return Err(RecordError::Separator { at, found });
             }
         } else if at == NUL {
             if found != 0 {
-                return Err(RecordError::NoNul { at, found });
+                return Err(RecordError::Terminator { at, found });
             }
         } else if !found.is_ascii_hexdigit() {
-            return Err(RecordError::NoDigit { at, found });
+            return Err(RecordError::Digit { at, found });
         }
     }
     Ok(())
@@ -170,9 +166,9 @@ mod tests {
                 record[at] = found;
                 let error = Address::decode(&record).unwrap_err();
                 let expected = match at {
-                    4 | 11 | 18 => RecordError::NoColon { at, found },
-                    51 => RecordError::NoNul { at, found },
-                    _ => RecordError::NoDigit { at, found },
+                    4 | 11 | 18 => RecordError::Separator { at, found },
+                    51 => RecordError::Terminator { at, found },
+                    _ => RecordError::Digit { at, found },
                 };
                 assert_eq!(error, expected);
                 assert_eq!(check_prefix(&record[..=at]), Err(expected));

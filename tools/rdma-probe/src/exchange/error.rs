@@ -96,8 +96,8 @@ pub enum ExchangeError {
     /// The process was asked to stop.
     #[error("stopped by a signal")]
     Stopped,
-    /// Waiting itself failed.
-    #[error("poll: {0}")]
+    /// The system refused to wait for a socket, or to tell of one.
+    #[error("cannot use a socket: {0}")]
     Wait(io::Error),
 }
 
