@@ -49,13 +49,8 @@ fn count_in_guest(kernel: &str, ours: &Path, theirs: &Path) -> Result<(String, C
     let count = |program: &Path, way: &str| -> Result<String> {
         Ok(format!("{} count {} {DEVICE} {way}", quoted(&me)?, quoted(program)?))
     };
-    let commands = [
-        "uname -r".into(),
-        count(ours, "rxe")?,
-        count(ours, "any")?,
-        count(theirs, "post")?,
-        count(theirs, "wr")?,
-    ];
+    let commands =
+        ["uname -r".into(), count(ours, "rxe")?, count(ours, "any")?, count(theirs, "post")?, count(theirs, "wr")?];
     let output = Command::new(programs::cargo())
         .args(["run", "--quiet", "--package", "vm", "--", "--kernel", kernel, "--device", "rxe", "--icount"])
         .args(["--timeout", "900", "--", &commands.join(" && ")])

@@ -44,10 +44,9 @@ pub fn librxe(directory: &Path) -> Result<PathBuf> {
             "{} does not compile: is libibverbs there with its headers (Debian package libibverbs-dev)?",
             source.display()
         ),
-        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "there is no C compiler {} (Debian package gcc; the variable CC names another)",
-            compiler.display()
-        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            bail!("there is no C compiler {} (Debian package gcc; the variable CC names another)", compiler.display())
+        }
         Err(error) => Err(error).context("cannot run the C compiler"),
     }
 }

@@ -81,7 +81,10 @@ impl Table {
         let Columns { rxe, any, post, wr } = columns;
         for counts in [rxe, any, post, wr] {
             let calibration = counts.get(CALIBRATION).map(Vec::as_slice);
-            ensure!(calibration == Some(&[10]), "the counter is wrong: ten instructions were counted as {calibration:?}");
+            ensure!(
+                calibration == Some(&[10]),
+                "the counter is wrong: ten instructions were counted as {calibration:?}"
+            );
         }
         let operations = OPERATIONS.iter().map(|operation| Row::new(operation, columns)).collect();
         Ok(Self { kernel, libibverbs, rustc, operations })

@@ -8,9 +8,7 @@ mod hot;
 mod mark;
 
 use hot::Hot;
-use ironverbs::{
-    AccessFlags, Context, Cq, GidWish, Mr, Mtu, Pages, PortNum, Provider, Qp, QpBuilder, RemoteAddr, Sge, Wc, WcStatus,
-};
+use ironverbs::{AccessFlags, Context, Cq, Mr, Mtu, Pages, PreparedQp, Provider, Qp, QpBuilder, Sge, Wc, WcStatus};
 use mark::counted;
 use std::error::Error;
 use std::hint::black_box;
@@ -59,7 +57,6 @@ impl<P: Provider> Bench<P> {
         let pd = context.alloc_pd()?;
         let mr = pd.alloc_mr(BUFFER, AccessFlags::ALL)?;
         let (sent, other) = (context.create_cq(4 * DEPTH)?, context.create_cq(4 * DEPTH)?);
-        let gid = context.choose_gid(PortNum::ONE, GidWish::default())?.entry.index;
         let prepare = |send_cq| {
             QpBuilder::rc(&pd, send_cq, &other)
                 .max_send_wr(DEPTH)
@@ -67,12 +64,11 @@ impl<P: Provider> Bench<P> {
                 .max_send_sge(SGES as u32)
                 .max_inline_bytes(INLINE as u32)
                 .access(AccessFlags::ALL)
-                .gid_index(gid)
                 .build()
         };
         let (a, b) = (prepare(&sent)?, prepare(&other)?);
         let (to_a, to_b) = (a.endpoint(), b.endpoint());
-        let connect = |prepared: ironverbs::PreparedQp<P>, peer| {
+        let connect = |prepared: PreparedQp<P>, peer| {
             let mut options = prepared.connect_options();
             options.path_mtu = Some(Mtu::B1024);
             prepared.connect_with(peer, &options)
