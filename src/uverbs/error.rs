@@ -177,17 +177,6 @@ impl Error {
         self
     }
 
-    /// The same error, with more of what it means after what is known of it already.
-    pub(crate) fn with_more(mut self, text: &str) -> Self {
-        if let Self::Kernel { hint, .. } | Self::NoDevice { hint, .. } = &mut self {
-            *hint = Some(match hint.take() {
-                Some(known) => format!("{known}; {text}").into(),
-                None => text.to_owned().into(),
-            });
-        }
-        self
-    }
-
     /// `value` of `what` is outside `limit`.
     pub(crate) fn invalid(
         verb: Verb,

@@ -20,12 +20,13 @@ use super::doorbell::SendDoorbell;
 use super::errno::Errno;
 use super::error::Error;
 use super::event;
-use super::linux::open_node;
+use super::linux;
 use super::object::{Handle, ObjectKind};
 use super::observe::{CommandForm, Fault, Trace};
 use super::sys::Cdev;
 use super::types::{Gid, LinkLayer, Mtu, PortNum, Qpn};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ const NOBODYS_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 9, 9, 77);
 
 fn open() -> Arc<dyn Cdev> {
     let node = std::env::var_os("IRONVERBS_TEST_NODE").map_or("/dev/infiniband/uverbs0".into(), PathBuf::from);
-    open_node(&node, RXE).unwrap()
+    linux::from_file(File::options().read(true).write(true).open(node).unwrap(), RXE)
 }
 
 #[test]
