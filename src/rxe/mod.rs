@@ -126,6 +126,8 @@ fn explain_inline(error: Error, max_inline_data: u32) -> Error {
 }
 
 #[cfg(all(test, not(loom)))]
+mod create_tests;
+#[cfg(all(test, not(loom)))]
 mod kernel_tests;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod testing;
