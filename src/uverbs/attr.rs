@@ -361,7 +361,7 @@ pub struct QpCap {
 }
 
 /// What a queue pair is to be.
-pub(crate) struct CreateQp<'a> {
+pub struct CreateQp<'a> {
     pub pd: &'a Handle,
     pub send_cq: &'a Handle,
     pub recv_cq: &'a Handle,
@@ -375,7 +375,7 @@ pub(crate) struct CreateQp<'a> {
 }
 
 /// A queue pair that was made.
-pub(crate) struct CreatedQp {
+pub struct CreatedQp {
     pub handle: Handle,
     pub qpn: Qpn,
     /// As the kernel returned it. Not every driver returns what its rings really hold.
@@ -412,7 +412,7 @@ pub struct AddressVector {
 
 /// Bits that say which fields of [`ModifyQp`] are meant (`enum ib_qp_attr_mask`).
 #[allow(missing_docs, reason = "each constant is the C constant of the same name")]
-pub(crate) mod qp_attr_mask {
+pub mod qp_attr_mask {
     pub const STATE: u32 = 1 << 0;
     pub const CUR_STATE: u32 = 1 << 1;
     pub const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
@@ -432,13 +432,12 @@ pub(crate) mod qp_attr_mask {
     pub const SQ_PSN: u32 = 1 << 16;
     pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
     pub const PATH_MIG_STATE: u32 = 1 << 18;
-    pub const CAP: u32 = 1 << 19;
     pub const DEST_QPN: u32 = 1 << 20;
 }
 
 /// A change to a queue pair (`struct ib_uverbs_modify_qp`); only the fields that `attr_mask` names count.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ModifyQp {
+pub struct ModifyQp {
     pub attr_mask: u32,
     pub qp_state: QpState,
     pub cur_qp_state: QpState,

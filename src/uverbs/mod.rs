@@ -27,4 +27,6 @@ pub mod fake;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod live;
+#[cfg(test)]
 mod scenario;
