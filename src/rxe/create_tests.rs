@@ -121,6 +121,15 @@ impl Setup {
     }
 }
 
+/// A queue may move to the thread that uses it, and be looked at from others.
+#[test]
+fn queues_are_send_and_sync() {
+    fn check<T: Send + Sync>() {}
+    check::<RxeSq>();
+    check::<RxeRq>();
+    check::<RxeCq>();
+}
+
 #[test]
 fn capacities_are_those_of_the_rings() {
     let setup = setup(Rings::RIGHT);

@@ -2,235 +2,17 @@
 //!
 //! Each test is ignored unless asked for, and then needs `IRONVERBS_TEST_DEVICE`, the name of an rxe device:
 //! `cargo vm --device rxe -- 'IRONVERBS_TEST_DEVICE=rxe0 TEST_BINARY rxe::kernel_tests --ignored --test-threads 1'`.
-//!
-//! # Safety argument
-//!
-//! The registered memory is allocated once per test and never freed. It is accessed by volatile reads and writes only.
-#![allow(unsafe_code)]
+
+mod pair;
 
 use super::*;
-use crate::uverbs::abi::verbs::access;
-use crate::uverbs::attr::{AddressVector, GidType, ModifyQp, QpState, qp_attr_mask as mask};
+use crate::uverbs::attr::QpState;
 use crate::uverbs::event::read_comp_events;
-use crate::uverbs::linux::open_node;
-use crate::uverbs::types::{Lkey, Rkey};
+use crate::uverbs::types::Rkey;
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, Sge, WcOpcode, WcStatus, WrFlags};
-use std::alloc::{Layout, alloc_zeroed};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-const BUFFER_BYTES: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(20);
-const WC_WITH_IMM: u32 = 2;
-
-/// A completion, copied out.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Seen {
-    wr_id: u64,
-    status: WcStatus,
-    opcode: WcOpcode,
-    byte_len: u32,
-    imm: Option<u32>,
-    qpn: u32,
-}
-
-/// Two connected queue pairs on one completion queue, and registered memory.
-struct Pair {
-    // Dropped in this order: queue pairs before what they use.
-    a: RxeQp,
-    b: RxeQp,
-    mr: Handle,
-    cq: RxeCq,
-    cq_handle: Handle,
-    pd: Handle,
-    channel: OwnedFd,
-    memory: *mut u8,
-    lkey: Lkey,
-    rkey: Rkey,
-    gid: (crate::uverbs::types::Gid, u8),
-    psn: u32,
-}
-
-fn node() -> PathBuf {
-    let name = std::env::var("IRONVERBS_TEST_DEVICE").expect("IRONVERBS_TEST_DEVICE names no device");
-    for entry in std::fs::read_dir("/sys/class/infiniband_verbs").unwrap().flatten() {
-        let ibdev = std::fs::read_to_string(entry.path().join("ibdev")).unwrap_or_default();
-        if ibdev.trim() == name {
-            return PathBuf::from("/dev/infiniband").join(entry.file_name());
-        }
-    }
-    panic!("no device {name}");
-}
-
-impl Pair {
-    /// Both queue pairs with queues of at least these capacities, in RTS.
-    fn new(cap: QpCap, cqe: u32) -> Self {
-        let ctx = Ucontext::open(open_node(&node(), 14).unwrap(), &[], &mut []).unwrap();
-        let pd = ctx.alloc_pd(&mut []).unwrap();
-        let channel = ctx.create_comp_channel().unwrap();
-        let (cq_handle, cq) = create_cq(&ctx, cqe, ctx.next_user_handle(), Some(channel.as_fd()), 0).unwrap();
-        let layout = Layout::from_size_align(BUFFER_BYTES, 4096).unwrap();
-        // SAFETY: the layout is not empty.
-        let memory = unsafe { alloc_zeroed(layout) };
-        assert!(!memory.is_null());
-        let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-        let at = memory.expose_provenance() as u64;
-        // SAFETY: the memory is never freed.
-        let (mr, lkey, rkey) = unsafe { ctx.reg_mr(&pd, at, BUFFER_BYTES as u64, at, all) }.unwrap();
-        let make = || {
-            let (send_cq, recv_cq) = (&cq_handle, &cq_handle);
-            let user_handle = ctx.next_user_handle();
-            create_qp(&ctx, &CreateQp { pd: &pd, send_cq, recv_cq, qp_type: 2, sq_sig_all: false, cap, user_handle })
-                .unwrap()
-        };
-        let (a, b) = (make(), make());
-        let gids = ctx.gid_table().unwrap();
-        let gid = gids.iter().find(|g| g.gid_type == GidType(2) && g.gid.to_ipv4().is_some()).expect("an IPv4 GID");
-        let gid = (gid.gid, gid.index as u8);
-        let mut pair = Self { a, b, mr, cq, cq_handle, pd, channel, memory, lkey, rkey, gid, psn: 0xff_fff0 };
-        pair.connect();
-        pair
-    }
-
-    fn ctx(&self) -> &Arc<Ucontext> {
-        self.pd.context()
-    }
-
-    fn connect(&mut self) {
-        for (qp, peer) in [(&self.a, &self.b), (&self.b, &self.a)] {
-            let modify = |attr: ModifyQp| self.ctx().modify_qp(&qp.handle, &attr).unwrap();
-            modify(ModifyQp {
-                attr_mask: mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
-                qp_state: QpState::INIT,
-                port_num: 1,
-                qp_access_flags: access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
-                ..Default::default()
-            });
-            modify(ModifyQp {
-                attr_mask: mask::STATE
-                    | mask::AV
-                    | mask::PATH_MTU
-                    | mask::DEST_QPN
-                    | mask::RQ_PSN
-                    | mask::MAX_DEST_RD_ATOMIC
-                    | mask::MIN_RNR_TIMER,
-                qp_state: QpState::RTR,
-                path_mtu: 3,
-                dest_qp_num: peer.qpn.get(),
-                rq_psn: self.psn,
-                max_dest_rd_atomic: 4,
-                min_rnr_timer: 12,
-                dest: AddressVector {
-                    dgid: self.gid.0,
-                    sgid_index: self.gid.1,
-                    hop_limit: 64,
-                    is_global: true,
-                    port_num: 1,
-                    ..Default::default()
-                },
-                ..Default::default()
-            });
-            modify(ModifyQp {
-                attr_mask: mask::STATE
-                    | mask::TIMEOUT
-                    | mask::RETRY_CNT
-                    | mask::RNR_RETRY
-                    | mask::SQ_PSN
-                    | mask::MAX_QP_RD_ATOMIC,
-                qp_state: QpState::RTS,
-                timeout: 14,
-                retry_cnt: 7,
-                rnr_retry: 6,
-                sq_psn: self.psn,
-                max_rd_atomic: 4,
-                ..Default::default()
-            });
-        }
-    }
-
-    fn modify_both(&self, state: QpState) {
-        for qp in [&self.a, &self.b] {
-            let attr = ModifyQp { attr_mask: mask::STATE, qp_state: state, ..Default::default() };
-            self.ctx().modify_qp(&qp.handle, &attr).unwrap();
-        }
-    }
-
-    fn write(&self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= BUFFER_BYTES);
-        for (i, &byte) in bytes.iter().enumerate() {
-            // SAFETY: inside the buffer.
-            unsafe { self.memory.add(at + i).write_volatile(byte) };
-        }
-    }
-
-    fn read(&self, at: usize, len: usize) -> Vec<u8> {
-        assert!(at + len <= BUFFER_BYTES);
-        // SAFETY: inside the buffer.
-        (0..len).map(|i| unsafe { self.memory.add(at + i).read_volatile() }).collect()
-    }
-
-    fn read_u64(&self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.read(at, 8).try_into().unwrap())
-    }
-
-    fn sge(&self, at: usize, len: usize) -> Sge {
-        assert!(at + len <= BUFFER_BYTES);
-        Sge::from_raw(self.memory.addr() as u64 + at as u64, len as u32, self.lkey)
-    }
-
-    fn remote(&self, at: usize) -> RemoteAddr {
-        RemoteAddr { addr: self.memory.addr() as u64 + at as u64, rkey: self.rkey }
-    }
-
-    /// What is there now.
-    fn poll_now(&mut self, seen: &mut Vec<Seen>) {
-        self.cq.begin();
-        while let Some(cqe) = self.cq.next() {
-            seen.push(Seen {
-                wr_id: cqe.wr_id(),
-                status: cqe.status(),
-                opcode: cqe.opcode(),
-                byte_len: cqe.byte_len(),
-                imm: (cqe.wc_flags() & WC_WITH_IMM != 0).then(|| cqe.imm()),
-                qpn: cqe.qpn(),
-            });
-        }
-        self.cq.end();
-    }
-
-    /// The next `n` completions.
-    fn poll(&mut self, n: usize) -> Vec<Seen> {
-        let deadline = Instant::now() + PATIENCE;
-        let mut seen = Vec::new();
-        while seen.len() < n {
-            assert!(Instant::now() < deadline, "{} of {n} completions: {seen:?}", seen.len());
-            self.poll_now(&mut seen);
-            std::thread::yield_now();
-        }
-        assert_eq!(seen.len(), n, "{seen:?}");
-        seen
-    }
-
-    /// Posts one signaled work request on `a` and gives its completion, and the receive's if there is one.
-    fn send(&mut self, op: SendOp, payload: Payload<'_>, receive: Option<&[Sge]>) -> (Seen, Option<Seen>) {
-        if let Some(sges) = receive {
-            self.b.rq.begin();
-            self.b.rq.push(2, sges).unwrap();
-            self.b.rq.submit();
-        }
-        self.a.sq.begin();
-        self.a.sq.push(&SendWr { wr_id: 1, flags: WrFlags::SIGNALED, op, payload }).unwrap();
-        self.a.sq.submit().unwrap();
-        let seen = self.poll(1 + usize::from(receive.is_some()));
-        for wc in &seen {
-            assert_eq!(wc.status, WcStatus::SUCCESS, "{op:?}: {wc:?}");
-        }
-        let sent = *seen.iter().find(|wc| wc.wr_id == 1).unwrap();
-        assert_eq!(sent.qpn, self.a.qpn.get());
-        (sent, seen.into_iter().find(|wc| wc.wr_id == 2))
-    }
-}
+use pair::{PATIENCE, Pair, open};
+use std::os::fd::AsFd;
+use std::time::Instant;
 
 fn cap(wr: u32, sge: u32, inline: u32) -> QpCap {
     QpCap { max_send_wr: wr, max_recv_wr: wr, max_send_sge: sge, max_recv_sge: sge, max_inline_data: inline }
@@ -332,6 +114,7 @@ fn every_opcode_moves_the_right_bytes() {
         let (_, _) = pair.send(swap, Payload::Sges(&[old]), None);
         assert_eq!((pair.read_u64(64), pair.read_u64(TARGET)), (0xfeed_0000_0000_beef, 0xfeed_0000_0000_beef));
     }
+    pair.close();
 }
 
 #[test]
@@ -386,6 +169,7 @@ fn batches_to_exactly_the_capacity_with_one_doorbell_around_the_ring() {
             assert_eq!(pair.read(0x10000 + 512 * i as usize, 300), pattern(300, (round + i) as u8), "message {i}");
         }
     }
+    pair.close();
 }
 
 #[test]
@@ -404,6 +188,7 @@ fn thirty_entries_and_one_entry_take_turns_in_the_same_slots() {
         pair.send(SendOp::Send, Payload::Sges(&sges), Some(&target));
         assert_eq!(pair.read(0x8000, len), data, "round {round}");
     }
+    pair.close();
 }
 
 #[test]
@@ -430,6 +215,7 @@ fn traffic_goes_on_after_reset() {
         pair.psn = 1000 * round as u32;
         pair.connect();
     }
+    pair.close();
 }
 
 #[test]
@@ -451,6 +237,7 @@ fn a_bad_remote_key_completes_with_its_status_and_the_rest_is_flushed() {
     for (wc, wr_id) in seen[1..].iter().zip(2..) {
         assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::WR_FLUSH_ERR), "{seen:?}");
     }
+    pair.close();
 }
 
 #[test]
@@ -484,12 +271,13 @@ fn an_armed_queue_wakes_the_waiter() {
         }
         assert_eq!(seen.last().unwrap().wr_id, round);
     }
+    pair.close();
 }
 
 #[test]
 #[ignore = "needs a kernel rxe device: IRONVERBS_TEST_DEVICE"]
 fn limits_are_refused_before_the_kernel_is_asked() {
-    let ctx = Ucontext::open(open_node(&node(), 14).unwrap(), &[], &mut []).unwrap();
+    let ctx = open();
     let pd = ctx.alloc_pd(&mut []).unwrap();
     for cqe in [0, 32768, u32::MAX] {
         let error = create_cq(&ctx, cqe, 1, None, 0).err().unwrap();
