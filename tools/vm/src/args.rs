@@ -1,0 +1,208 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// Runs a command under a stock kernel in QEMU, with RDMA devices made for it.
+///
+/// The guest sees this machine's root file system, and the command runs in the current directory. What it writes stays in
+/// the guest's memory, except under --share. Its standard output and error come back byte for byte, each on its own
+/// stream; its standard input is empty.
+#[derive(Debug, Parser)]
+#[command(name = "vm", bin_name = "cargo vm", version, after_long_help = AFTER_HELP)]
+pub struct Args {
+    /// Which of Debian's kernels to boot.
+    #[arg(long, value_enum, default_value = "6.12", value_name = "VERSION")]
+    pub kernel: Stock,
+
+    /// A kernel of your own (bzImage, or vmlinux with a PVH entry), with --modules.
+    #[arg(long, value_name = "FILE", requires = "modules", conflicts_with = "kernel")]
+    pub kernel_image: Option<PathBuf>,
+
+    /// The modules of --kernel-image: the directory that holds modules.dep, or one under which lib/modules/VERSION does.
+    #[arg(long, value_name = "DIR", requires = "kernel_image")]
+    pub modules: Option<PathBuf>,
+
+    /// The RDMA devices to create.
+    #[arg(long, value_name = "KIND", value_enum, default_value = "none")]
+    pub device: Device,
+
+    /// MTU of the devices' links, in bytes (an RDMA MTU of 4096 needs 4200). By default that of the link type, 1500.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub mtu: Option<u32>,
+
+    /// Virtual CPUs. A program that polls starves rxe's kernel workers on one.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub smp: u32,
+
+    /// Memory, in MiB. Half of it can hold files written.
+    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(256..))]
+    pub mem: u32,
+
+    /// Seconds after which the guest is stopped, counted from its start.
+    #[arg(long, value_name = "SECONDS", default_value_t = 180, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub timeout: u64,
+
+    /// Let the guest's clock and time-stamp counter count instructions, one per nanosecond, so that they are repeatable.
+    ///
+    /// All virtual CPUs then take turns on one thread of this machine.
+    #[arg(long)]
+    pub icount: bool,
+
+    /// Run the command as this user and group, with no other groups and an empty home directory of its own.
+    #[arg(long, value_name = "UID", default_value_t = 0)]
+    pub user: u32,
+
+    /// Limit of locked memory (RLIMIT_MEMLOCK) of the command, in KiB. By default the kernel's own, 8192.
+    #[arg(long, value_name = "KIB")]
+    pub memlock: Option<u64>,
+
+    /// A directory of this machine to mount read-write in the guest, at the same path. May be repeated.
+    #[arg(long, value_name = "DIR")]
+    pub share: Vec<PathBuf>,
+
+    /// A variable for the command's environment, beside the caller's PATH, IRONVERBS_* and RUST_*. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_variable)]
+    pub env: Vec<(String, String)>,
+
+    /// Words to add to the kernel's command line. May be repeated.
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
+    pub append: Vec<String>,
+
+    /// One more argument for QEMU. May be repeated.
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub qemu_arg: Vec<OsString>,
+
+    /// Show QEMU's command line and the guest's console on standard error.
+    #[arg(long, short)]
+    pub verbose: bool,
+
+    /// A command line for the guest's shell if it is one word; otherwise a program and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+const AFTER_HELP: &str = "\
+Devices:
+  none      no RDMA device
+  rxe       rxe0 on a dummy link net0: 10.9.9.1/24, fd00:9:9::1/64
+  rxe-pair  rxe0 and rxe1 on the ends net0 and net1 of a veth pair: 10.9.9.1 and 10.9.9.2, fd00:9:9::1 and ::2.
+            Packets between the two cross the link, so that `tc qdisc add dev net0 root netem loss 2%` loses some.
+  GID index 0 is the link-local address, 1 the IPv4 address, 2 the IPv6 address. All but link-local ones are routable.
+
+Exit status:
+  the command's own, 128+N if signal N ended it, or
+  2         wrong usage of this tool
+  124       time-out
+  125       no answer from the guest, or the guest could not be started or set up; the reason is on standard error
+  128+N     this tool was stopped by signal N (1, 2, 13 or 15), and stopped the guest
+
+Kernels and tools:
+  As root on Debian, missing packages are installed (qemu-system-x86, kmod, xz-utils, zstd, iproute2). Kernel images are
+  unpacked without installing them into $IRONVERBS_VM_CACHE, else $XDG_CACHE_HOME/ironverbs-vm, else
+  ~/.cache/ironverbs-vm. Remove that directory to fetch Debian's current ones again.
+
+Examples:
+  cargo vm --device rxe -- ibv_devinfo -v
+  cargo vm --kernel 6.1 --device rxe-pair --mtu 4200 -- 'ibv_rc_pingpong -d rxe0 -g 1 & sleep 1; ibv_rc_pingpong -d rxe1 -g 1 10.9.9.1'";
+
+/// A kernel that Debian packages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Stock {
+    /// Debian 12's.
+    #[value(name = "6.1")]
+    V6_1,
+    /// Debian 13's, and Debian 12's newer choice.
+    #[value(name = "6.12")]
+    V6_12,
+}
+
+impl Stock {
+    /// The version as the packages' names have it.
+    pub fn version(self) -> &'static str {
+        match self {
+            Stock::V6_1 => "6.1",
+            Stock::V6_12 => "6.12",
+        }
+    }
+}
+
+/// The RDMA devices to create in the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// None.
+    None,
+    /// One, on a dummy link.
+    Rxe,
+    /// Two, on a veth pair.
+    RxePair,
+}
+
+impl Device {
+    /// The name on the command line and in the guest's scripts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Device::None => "none",
+            Device::Rxe => "rxe",
+            Device::RxePair => "rxe-pair",
+        }
+    }
+}
+
+fn parse_variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    if name.is_empty()
+        || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        || name.as_bytes()[0].is_ascii_digit()
+    {
+        return Err(format!("`{name}` is no name of an environment variable"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &str) -> Result<Args, clap::Error> {
+        Args::try_parse_from(std::iter::once("vm").chain(words.split(' ')))
+    }
+
+    #[test]
+    fn defaults_are_two_cpus_of_6_12_without_a_device() {
+        let args = parse("-- true").unwrap();
+        assert_eq!((args.kernel, args.device, args.smp, args.user), (Stock::V6_12, Device::None, 2, 0));
+        assert_eq!(args.command, ["true"]);
+    }
+
+    #[test]
+    fn everything_after_the_dashes_is_the_command() {
+        let args = parse("--kernel 6.1 --device rxe-pair --mtu 4200 --env A=b=c -- ls -l --device").unwrap();
+        assert_eq!((args.kernel, args.device, args.mtu), (Stock::V6_1, Device::RxePair, Some(4200)));
+        assert_eq!(args.env, [("A".to_owned(), "b=c".to_owned())]);
+        assert_eq!(args.command, ["ls", "-l", "--device"]);
+    }
+
+    #[test]
+    fn wrong_usage_exits_with_2() {
+        for words in [
+            "--device rxe",
+            "true",
+            "--kernel 5.10 -- true",
+            "--device mlx5 -- true",
+            "--smp 0 -- true",
+            "--timeout 0 -- true",
+            "--mtu 100 -- true",
+            "--env 1A=b -- true",
+            "--env A -- true",
+            "--kernel-image vmlinux -- true",
+            "--modules dir -- true",
+            "--kernel-image vmlinux --modules dir --kernel 6.1 -- true",
+        ] {
+            let error = parse(words).expect_err(words);
+            assert_eq!(error.exit_code(), 2, "{words}: {error}");
+        }
+    }
+}

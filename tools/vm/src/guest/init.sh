@@ -1,0 +1,95 @@
+#!/bin/sh
+# Process 1 of the guest: mounts the host's root, sets the devices up, runs the command, reports its exit status.
+#
+# Runs in the initial RAM disk with busybox alone. Beside it lie the files that this run's arguments decided:
+#   /job/config    shell variables: VM_DEVICE VM_MTU VM_UID VM_MODULES
+#   /job/shares    the host directories to mount read-write, one a line (9p tags share0, share1, …)
+#   /job/command   the script to run in the host's root
+#   /job/device    the script that creates the RDMA devices there
+#   /job/early     the modules to insert first, one file a line, each after those it needs
+#
+# The three virtio ports carry stdout, stderr and the report ("exit N", or "fail" and the reason).
+export PATH=/bin
+OUT=/dev/vport0p1 ERR=/dev/vport0p2 REPORT=/dev/vport0p3 ROOT=/mnt/root
+
+fail() {
+    echo "vm-init: $1"
+    { echo fail; echo "$1"; } >$REPORT
+    poweroff -f
+}
+
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+. /job/config
+
+while read -r module; do insmod "$module"; done </job/early
+
+# The ports appear when the driver has talked to the device.
+tries=0
+until [ -c $REPORT ]; do
+    tries=$((tries + 1))
+    [ $tries -gt 1000 ] && { echo "vm-init: the kernel shows no virtio serial port"; poweroff -f; }
+    usleep 10000
+done
+
+# The host's root, read-only, under a layer of memory that takes every write.
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro host /mnt/host 2>/job/log ||
+    fail "the host's root does not mount: $(cat /job/log)"
+mount -t tmpfs layer /mnt/layer
+mkdir /mnt/layer/upper /mnt/layer/work
+mount -t overlay -o lowerdir=/mnt/host,upperdir=/mnt/layer/upper,workdir=/mnt/layer/work root $ROOT 2>/job/log ||
+    fail "the layer over the host's root does not mount: $(cat /job/log)"
+mkdir -p $ROOT/proc $ROOT/sys $ROOT/dev $ROOT/run
+for dir in proc sys dev; do mount --bind /$dir $ROOT/$dir; done
+mkdir -p /dev/pts /dev/shm
+mount -t devpts -o mode=620,ptmxmode=666 pts /dev/pts
+mount -t tmpfs -o mode=1777 shm /dev/shm
+ln -s /proc/self/fd /dev/fd
+ln -s fd/0 /dev/stdin
+ln -s fd/1 /dev/stdout
+ln -s fd/2 /dev/stderr
+mount -t tmpfs -o mode=755 run $ROOT/run
+modules=$ROOT/lib/modules/$(uname -r)
+mkdir -p "$modules"
+mount --bind "$ROOT$VM_MODULES" "$modules" ||
+    fail "no modules at $VM_MODULES"
+echo /bin/modprobe >/proc/sys/kernel/modprobe
+
+index=0
+while IFS= read -r share; do
+    mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=mmap "share$index" "$ROOT$share" 2>/job/log ||
+        fail "the shared directory $share does not mount: $(cat /job/log)"
+    index=$((index + 1))
+done </job/shares
+
+mkdir -p $ROOT/run/vm/home
+cp /job/command /job/device $ROOT/run/vm/
+chown "$VM_UID:$VM_UID" $ROOT/run/vm/home
+hostname vm
+ip link set lo up
+
+if [ "$VM_DEVICE" != none ]; then
+    chroot $ROOT /bin/sh /run/vm/device "$VM_DEVICE" "$VM_MTU" </dev/null >/job/log 2>&1 ||
+        fail "the device $VM_DEVICE could not be created: $(cat /job/log)"
+fi
+
+# Pipes rather than the ports themselves: a port opens once only, and programs reopen /dev/stdout.
+mkfifo /job/out /job/err
+chmod 666 /job/out /job/err
+cat /job/out >$OUT &
+copiers=$!
+cat /job/err >$ERR &
+copiers="$copiers $!"
+
+setsid chroot $ROOT /bin/sh /run/vm/command </dev/null >/job/out 2>/job/err
+status=$?
+
+# What the command left running would hold the pipes open. Only this script's own session is spared.
+killall5 -9
+wait $copiers
+
+tac /job/shares | while IFS= read -r share; do umount "$ROOT$share"; done
+sync
+echo "exit $status" >$REPORT
+poweroff -f
