@@ -4,4 +4,5 @@
 //! main promise of stability: it grows as the command set does.
 
 pub use crate::mem::map::Mapping;
+pub use crate::uverbs::discover::Linux;
 pub use crate::uverbs::sys::{Cdev, Sys};

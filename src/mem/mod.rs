@@ -1,3 +1,7 @@
 //! Memory shared with a device: mappings, ring arithmetic, barriers, atomics. Knows nothing of RDMA.
 
+pub mod atomic;
+pub mod barrier;
+pub mod copy;
 pub mod map;
+pub mod ring;

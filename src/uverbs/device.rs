@@ -1,6 +1,7 @@
 //! What is known of a device before it is opened.
 
-use super::types::{Guid, LinkLayer};
+use super::errno::Errno;
+use super::types::{Gid, Guid, LinkLayer, PortNum};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -28,7 +29,7 @@ pub struct DeviceInfo {
     pub abi_version: Option<u32>,
     /// The device file, as `/dev/infiniband/uverbs0`, where there is one.
     pub node: Option<PathBuf>,
-    /// Device number (major, minor) of the device file: what the node must be when it is opened.
+    /// Device number (major, minor) of the device file: what the node is checked against when it is opened.
     pub dev: Option<(u32, u32)>,
     /// Node GUID; zero is legal.
     pub node_guid: Option<Guid>,
@@ -44,8 +45,28 @@ pub struct DeviceInfo {
     pub usable: Result<(), Unusable>,
 }
 
+impl DeviceInfo {
+    /// A device of which nothing is known but its name. It counts as usable; what more is known is set field by field.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            index: None,
+            name: name.into(),
+            driver: None,
+            abi_version: None,
+            node: None,
+            dev: None,
+            node_guid: None,
+            sys_image_guid: None,
+            fw_version: None,
+            netdevs: Vec::new(),
+            ports: Vec::new(),
+            usable: Ok(()),
+        }
+    }
+}
+
 /// One port of a device, as it is seen without opening the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortInfo {
     /// Port state, the kernel's `enum ib_port_state`.
@@ -54,16 +75,90 @@ pub struct PortInfo {
     pub link_layer: Option<LinkLayer>,
 }
 
-/// Why a device cannot be used.
+/// One valid entry of a port's GID table (`struct ib_uverbs_gid_entry`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GidEntry {
+    /// The port.
+    pub port: PortNum,
+    /// The index in the port's table. A table may be longer than a queue pair can address: see
+    /// [`GidIndex`](super::types::GidIndex).
+    pub index: u32,
+    /// The GID.
+    pub gid: Gid,
+    /// What it is used for.
+    pub gid_type: GidType,
+    /// Index of the network device it belongs to (RoCE), in that device's own network namespace.
+    pub netdev: Option<u32>,
+}
+
+/// What a GID is used for (`enum ib_uverbs_gid_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GidType {
+    /// InfiniBand.
+    Ib,
+    /// RoCE version 1: an Ethernet protocol of its own, not routed.
+    RoceV1,
+    /// RoCE version 2: over UDP and IP.
+    RoceV2,
+    /// A number that this library does not know.
+    Other(u32),
+}
+
+impl GidType {
+    /// From the number the kernel uses.
+    pub const fn from_raw(raw: u32) -> Self {
+        match raw {
+            0 => Self::Ib,
+            1 => Self::RoceV1,
+            2 => Self::RoceV2,
+            _ => Self::Other(raw),
+        }
+    }
+
+    /// The number the kernel uses.
+    pub const fn raw(self) -> u32 {
+        match self {
+            Self::Ib => 0,
+            Self::RoceV1 => 1,
+            Self::RoceV2 => 2,
+            Self::Other(raw) => raw,
+        }
+    }
+}
+
+impl fmt::Display for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ib => f.write_str("IB"),
+            Self::RoceV1 => f.write_str("RoCE v1"),
+            Self::RoceV2 => f.write_str("RoCE v2"),
+            Self::Other(raw) => write!(f, "type {raw}"),
+        }
+    }
+}
+
+/// Why a device cannot be used. Where several reasons hold, the one that is hardest to mend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unusable {
+    /// The device belongs to another network namespace, and the RDMA subsystem is in exclusive mode.
+    #[error(
+        "it belongs to another network namespace: run there (ip netns exec), or move it here (rdma dev set DEV netns \
+         NAME; not every driver can), or share all devices (rdma system set netns shared)"
+    )]
+    OtherNamespace,
     /// The kernel offers no character device for it (`ib_uverbs` not loaded).
     #[error("it has no uverbs character device: load the kernel module ib_uverbs (modprobe ib_uverbs)")]
     NoCharDevice,
+    /// What the kernel tells of the device makes no sense.
+    #[error("what the kernel tells of it cannot be understood: {0}")]
+    BadEntry(String),
     /// The device file does not exist.
     #[error("the device file {0} does not exist: is udev or devtmpfs running, and does the container have the device?")]
     NoNode(PathBuf),
+    /// The path exists but is no character device.
+    #[error("{0} is not a character device: remove it")]
+    NotCharDevice(PathBuf),
     /// The path exists but is another device.
     #[error("{path} is device {found_major}:{found_minor}, not {need_major}:{need_minor}: remove the stale file")]
     WrongNode {
@@ -81,6 +176,17 @@ pub enum Unusable {
     /// The caller may not open the device file.
     #[error("no permission for {0}: run as root, or give the user read and write access to the device file")]
     NoPermission(PathBuf),
+    /// The container the caller is in may not use the device, whatever the device file's permissions.
+    #[error("the control group of this container forbids {0}: start the container with the device (--device {0})")]
+    Forbidden(PathBuf),
+    /// The device file cannot be looked at.
+    #[error("{path} cannot be used: {errno}")]
+    NodeError {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        errno: Errno,
+    },
     /// No provider for the driver in this library.
     #[error("driver {0} has no provider in this library")]
     NoProvider(DriverId),
@@ -99,9 +205,35 @@ pub enum Unusable {
         /// Highest version supported.
         max: u32,
     },
+    /// The library was built for 32-bit pointers, where the provider's shared structures have another layout.
+    #[error("driver {0} can be used by 64-bit programs only: build for a 64-bit target")]
+    PointerWidth(DriverId),
 }
 
 impl DriverId {
+    /// The RDMA driver that serves hardware bound to a kernel driver of that name. Only names that stand for one RDMA
+    /// driver are known here.
+    pub(crate) fn of_hardware_driver(name: &str) -> Option<Self> {
+        Some(Self(match name {
+            "mlx5_core" => 1,
+            "mlx4_core" => 2,
+            "cxgb4" => 4,
+            "ib_mthca" => 5,
+            "bnxt_en" => 6,
+            "be2net" => 7,
+            "i40e" | "ice" => 9,
+            "vmw_pvrdma" => 10,
+            "qede" => 11,
+            "hfi1" => 15,
+            "ib_qib" => 16,
+            "efa" => 17,
+            "erdma" => 19,
+            "mana" => 20,
+            "ionic" => 21,
+            _ => return None,
+        }))
+    }
+
     /// `RDMA_DRIVER_MLX5`.
     pub const MLX5: Self = Self(1);
     /// `RDMA_DRIVER_RXE`.

@@ -240,6 +240,7 @@ verbs! {
     PostSend = "post_send",
     PostRecv = "post_recv",
     MapQueue = "mmap",
+    InfoHandles = "info_handles",
 }
 
 impl fmt::Display for Verb {

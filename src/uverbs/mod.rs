@@ -1,8 +1,28 @@
 //! The kernel boundary: discovery, commands, objects, events, and the words that all providers share.
 
+pub mod abi;
+mod assess;
+pub mod attr;
+mod cmd;
+mod completion;
+pub mod context;
+pub mod details;
 pub mod device;
+pub mod discover;
+pub mod doorbell;
 pub mod errno;
 pub mod error;
+pub mod event;
+mod kernel;
+pub mod linux;
+mod memory;
+mod netlink;
+mod nldev;
+pub mod object;
+mod query;
+mod queue_pair;
+pub mod raw;
 pub mod sys;
+mod sysfs;
 pub mod types;
 pub mod wr;

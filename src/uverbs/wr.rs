@@ -200,6 +200,15 @@ pub enum PostError {
     /// The scatter/gather entries add up to more than a message can hold (2^31 bytes).
     #[error("the message is longer than 2^31 bytes")]
     MessageTooLong,
+    /// A READ was given inline data.
+    #[error("a READ takes no inline data: its payload comes back into registered memory")]
+    InlineRead,
+    /// The payload of an atomic is not 8 bytes of registered memory.
+    #[error("an atomic needs exactly 8 bytes of registered memory for the value that comes back")]
+    AtomicPayload,
+    /// The remote address of an atomic is not a multiple of 8.
+    #[error("the remote address of an atomic must be a multiple of 8")]
+    AtomicAlignment,
     /// The queue pair is in a state that takes no such work request.
     #[error("the queue pair is in a state that takes no such work request")]
     BadState,

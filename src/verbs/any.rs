@@ -3,11 +3,11 @@
 use super::provider::sealed::{Backend, CompEntry, CompOps, CqRequest, NewQp, RecvOps, SendOps};
 use super::provider::{Any, Rxe};
 use crate::rxe::{RxeCq, RxeCqe, RxeRq, RxeSq};
+use crate::uverbs::attr::CreateQp;
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
 use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Handle;
-use crate::uverbs::qp::CreateQp;
 use crate::uverbs::wr::{PostError, SendWr, Sge, WcOpcode, WcStatus};
 use std::sync::Arc;
 

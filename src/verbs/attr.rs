@@ -1,9 +1,9 @@
 //! Attributes of a queue pair: what can be set, with checked ranges.
 
 use super::mr::AccessFlags;
-use super::transition::{QpState, mask};
+use crate::uverbs::attr::qp_attr_mask as mask;
+use crate::uverbs::attr::{ModifyQp, QpState};
 use crate::uverbs::error::{Error, Verb};
-use crate::uverbs::qp::ModifyQp;
 use crate::uverbs::types::{Gid, GidIndex, Lid, Mtu, PortNum, Psn, Qpn};
 use std::fmt;
 use std::time::Duration;
@@ -47,8 +47,8 @@ pub struct RnrTimer(u8);
 impl RnrTimer {
     /// Units of 10 µs for each code.
     const TENS_OF_US: [u32; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
-        6144, 8192, 12288, 16384, 24576, 32768, 49152,
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+        4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
 
     /// 0.64 ms: short enough not to be felt, long enough not to storm.
@@ -129,22 +129,22 @@ pub struct QpUpdate {
 impl QpUpdate {
     /// To another state, or to the same one for a change within it.
     pub fn to(state: QpState) -> Self {
-        Self { raw: ModifyQp { attr_mask: mask::STATE, qp_state: state.0, ..ModifyQp::default() } }
+        Self { raw: ModifyQp { attr_mask: mask::STATE, qp_state: state, ..ModifyQp::default() } }
     }
 
     /// The state it goes to.
     pub fn state(&self) -> QpState {
-        QpState(self.raw.qp_state)
+        self.raw.qp_state
     }
 
     /// The state that the caller takes the queue pair to be in.
     pub fn cur_state(self, state: QpState) -> Self {
-        self.set(mask::CUR_STATE, |r| r.cur_qp_state = state.0)
+        self.set(mask::CUR_STATE, |r| r.cur_qp_state = state)
     }
 
     /// What peers may do through this queue pair.
     pub fn access(self, access: AccessFlags) -> Self {
-        self.set(mask::ACCESS, |r| r.qp_access_flags = access.bits())
+        self.set(mask::ACCESS_FLAGS, |r| r.qp_access_flags = access.bits())
     }
 
     /// Index into the port's P_Key table.
@@ -166,11 +166,11 @@ impl QpUpdate {
     pub fn path(self, path: &Path) -> Self {
         self.set(mask::AV, |r| {
             r.dest.port_num = path.port.get();
-            r.dest.dlid = path.dlid.0;
+            r.dest.dlid = path.dlid;
             r.dest.sl = path.sl;
             if let Some(grh) = path.grh {
-                r.dest.is_global = 1;
-                r.dest.dgid = grh.dgid.0;
+                r.dest.is_global = true;
+                r.dest.dgid = grh.dgid;
                 r.dest.sgid_index = grh.sgid_index.0;
                 r.dest.hop_limit = grh.hop_limit;
                 r.dest.traffic_class = grh.traffic_class;
@@ -211,7 +211,7 @@ impl QpUpdate {
 
     /// READs and atomics that may be under way at once from here.
     pub fn max_rd_atomic(self, n: u8) -> Self {
-        self.set(mask::MAX_RD_ATOMIC, |r| r.max_rd_atomic = n)
+        self.set(mask::MAX_QP_RD_ATOMIC, |r| r.max_rd_atomic = n)
     }
 
     /// READs and atomics that the peer may have under way at once.
@@ -229,9 +229,9 @@ impl QpUpdate {
         self.set(mask::DEST_QPN, |r| r.dest_qp_num = qpn.get())
     }
 
-    /// Whether to raise [`SQ_DRAINED`](crate::AsyncEventKind::SQ_DRAINED) when the send queue is drained.
+    /// Whether to raise [`SQ_DRAINED`](crate::AsyncEventType::SQ_DRAINED) when the send queue is drained.
     pub fn en_sqd_async_notify(self, on: bool) -> Self {
-        self.set(mask::EN_SQD_ASYNC_NOTIFY, |r| r.en_sqd_async_notify = on.into())
+        self.set(mask::EN_SQD_ASYNC_NOTIFY, |r| r.en_sqd_async_notify = on)
     }
 
     fn set(mut self, bit: u32, f: impl FnOnce(&mut ModifyQp)) -> Self {

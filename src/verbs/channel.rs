@@ -93,7 +93,8 @@ impl ChannelInner {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let watch_async = !context.registry.has_reader();
-            let (ready, events) = wait_for(self.fd.as_fd(), watch_async.then(|| context.ucontext.async_fd()), left.min(SLICE))?;
+            let (ready, events) =
+                wait_for(self.fd.as_fd(), watch_async.then(|| context.ucontext.async_fd()), left.min(SLICE))?;
             if ready {
                 return Ok(true);
             }
@@ -124,7 +125,7 @@ fn wait_for(fd: BorrowedFd<'_>, events: Option<BorrowedFd<'_>>, timeout: Duratio
 }
 
 /// Milliseconds, rounded up so that a short wait is not a busy one.
-pub(super) fn poll_timeout(timeout: Duration) -> PollTimeout {
+fn poll_timeout(timeout: Duration) -> PollTimeout {
     let ms = timeout.as_nanos().div_ceil(1_000_000);
     PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
 }

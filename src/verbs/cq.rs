@@ -13,8 +13,8 @@ use crate::uverbs::wr::PollError;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Which completion queue an event is about: unique within its context.
@@ -33,16 +33,20 @@ pub struct Cq<P: Provider = Any> {
 
 /// What the queue pairs of a completion queue keep of it.
 pub(super) struct CqShared {
-    /// Taken in turns by `close`; queue pairs only read the number.
-    handle: Mutex<Handle>,
-    pub(super) handle_id: u32,
+    pub(super) handle: Handle,
     pub(super) id: CqId,
     pub(super) context: Arc<ContextInner>,
     pub(super) channel: Option<Arc<ChannelInner>>,
-    /// Set when the device reports that it lost completions.
-    pub(super) overrun: AtomicBool,
+    pub(super) health: Arc<CqHealth>,
     /// Queue pairs that use it.
     pub(super) attached: AtomicU32,
+}
+
+/// What the reader of asynchronous events marks, also after the completion queue was dropped.
+#[derive(Default)]
+pub(super) struct CqHealth {
+    /// The device reported that it lost completions.
+    pub(super) overrun: AtomicBool,
 }
 
 /// Which completions raise an event.
@@ -128,15 +132,14 @@ impl<'a, P: Provider> CqBuilder<'a, P> {
             channel.attached.fetch_add(1, Ordering::Relaxed);
         }
         let shared = Arc::new(CqShared {
-            handle_id: handle.id(),
-            handle: Mutex::new(handle),
+            handle,
             id: CqId(user_handle),
             context,
             channel,
-            overrun: AtomicBool::new(false),
+            health: Arc::default(),
             attached: AtomicU32::new(0),
         });
-        shared.context.registry.insert(user_handle, Source::Cq(Arc::downgrade(&shared)));
+        shared.context.registry.insert(user_handle, Source::Cq(shared.health.clone()));
         Ok(Cq { poller, shared })
     }
 }
@@ -165,7 +168,7 @@ impl<P: Provider> Cq<P> {
     #[doc(alias = "ibv_start_poll")]
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Completions<'_, P>, PollError> {
-        if self.shared.overrun.load(Ordering::Relaxed) {
+        if self.shared.health.overrun.load(Ordering::Relaxed) {
             return Err(PollError::Overrun);
         }
         self.poller.begin();
@@ -202,7 +205,7 @@ impl<P: Provider> Cq<P> {
             let limit = "give it one with CqBuilder::channel";
             return Err(Error::invalid(Verb::ReqNotifyCq, "completion channel", "none", limit));
         }
-        self.shared.lock(|handle| self.shared.context.ucontext.req_notify_cq(handle, notify == Notify::Solicited))
+        self.shared.context.ucontext.req_notify_cq(&self.shared.handle, notify == Notify::Solicited)
     }
 
     /// Blocks until a completion is there to be polled; `false` if none came within `timeout`.
@@ -227,23 +230,27 @@ impl<P: Provider> Cq<P> {
             // Events of earlier arms go first, then the arm, then the look: a completion before the arm is seen by the
             // look, one after it raises an event.
             channel.drain(|_| ())?;
-            shared.lock(|handle| shared.context.ucontext.req_notify_cq(handle, false))?;
+            shared.context.ucontext.req_notify_cq(&shared.handle, false)?;
             if self.poller.has_entry() {
                 return Ok(true);
             }
-            if !channel.wait_readable(deadline, &shared.context, &shared.overrun)? {
+            if !channel.wait_readable(deadline, &shared.context, &shared.health.overrun)? {
                 return Ok(self.poller.has_entry());
             }
         }
     }
 
-    /// Destroys it, or gives it back: the kernel refuses while a queue pair uses it.
+    /// Destroys it; or gives it back with the reason, as long as a queue pair uses it.
     #[doc(alias = "ibv_destroy_cq")]
-    pub fn close(self) -> Result<(), CloseError<Self>> {
-        match self.shared.lock(Handle::destroy) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(CloseError { error, object: self }),
-        }
+    pub fn close(mut self) -> Result<(), CloseError<Self>> {
+        let destroyed = match Arc::get_mut(&mut self.shared) {
+            Some(alone) => alone.handle.destroy().map(drop),
+            None => {
+                let n = self.shared.attached.load(Ordering::Relaxed);
+                Err(Error::invalid(Verb::DestroyCq, "number of queue pairs on it", n, "drop them first"))
+            }
+        };
+        destroyed.map_err(|error| CloseError { error, object: self })
     }
 
     pub(super) fn shared(&self) -> &Arc<CqShared> {
@@ -253,12 +260,6 @@ impl<P: Provider> Cq<P> {
     /// Whether nothing is there to poll, and at most one queue pair can put something there.
     pub(super) fn is_quiet(&self) -> bool {
         !self.poller.has_entry() && self.shared.attached.load(Ordering::Relaxed) <= 1
-    }
-}
-
-impl CqShared {
-    pub(super) fn lock<R>(&self, f: impl FnOnce(&mut Handle) -> R) -> R {
-        f(&mut self.handle.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -1,15 +1,15 @@
 //! Devices and contexts: where everything starts.
 
 use super::events::{AsyncEvents, Registry};
-use super::gid::{GidChoice, GidEntry, GidWish, choose_gid};
+use super::gid::{GidChoice, GidWant, choose_gid};
 use super::pd::Pd;
 use super::provider::{Any, Provider};
 use crate::sys::Linux;
+use crate::uverbs::attr::{DeviceAttr, PortAttr};
 use crate::uverbs::context::Ucontext;
-use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId};
+use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, GidEntry};
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Leak;
-use crate::uverbs::query::{DeviceAttr, PortAttr};
 use crate::uverbs::sys::Sys;
 use crate::uverbs::types::{Gid, GidIndex, LinkLayer, PortNum};
 use std::fmt;
@@ -124,9 +124,9 @@ impl<P: Provider> Context<P> {
         self.inner.ucontext.gid_table()
     }
 
-    /// The GID to use on `port`, for a peer as `wish` describes it, and why.
-    pub fn choose_gid(&self, port: PortNum, wish: GidWish) -> Result<GidChoice, Error> {
-        self.inner.choose_gid(port, wish)
+    /// The GID to use on `port`, for a peer of which `want` is known, and why.
+    pub fn choose_gid(&self, port: PortNum, want: Option<GidWant>) -> Result<GidChoice, Error> {
+        self.inner.choose_gid(port, want)
     }
 
     /// How many completion vectors the device has.
@@ -168,10 +168,10 @@ impl ContextInner {
         self.ucontext.query_gid(port, index.0.into())
     }
 
-    pub(super) fn choose_gid(&self, port: PortNum, wish: GidWish) -> Result<GidChoice, Error> {
-        let layer = self.query_port(port)?.link_layer();
+    pub(super) fn choose_gid(&self, port: PortNum, want: Option<GidWant>) -> Result<GidChoice, Error> {
+        let layer = self.query_port(port)?.link_layer;
         let entries: Vec<_> = self.ucontext.gid_table()?.into_iter().filter(|e| e.port == port).collect();
-        choose_gid(layer, &entries, wish)
+        choose_gid(layer, &entries, want).map_err(|none| Error::invalid(Verb::QueryGid, "port", port, none.to_string()))
     }
 
     /// The GID that the caller named, which must be there.
@@ -194,17 +194,22 @@ impl ContextInner {
     pub(super) fn check_port(&self, verb: Verb, port: PortNum) -> Result<(), Error> {
         let last = self.attr.phys_port_cnt;
         if port.get() > last {
-            let limit = format!("{} has port{} 1{}", self.info.name, if last == 1 { "" } else { "s" }, match last {
-                0 | 1 => String::new(),
-                n => format!(" to {n}"),
-            });
+            let limit = format!(
+                "{} has port{} 1{}",
+                self.info.name,
+                if last == 1 { "" } else { "s" },
+                match last {
+                    0 | 1 => String::new(),
+                    n => format!(" to {n}"),
+                }
+            );
             return Err(Error::invalid(verb, "port", port, limit));
         }
         Ok(())
     }
 
     pub(super) fn is_ethernet(&self, port: PortNum) -> Result<bool, Error> {
-        Ok(self.query_port(port)?.link_layer() == LinkLayer::Ethernet)
+        Ok(self.query_port(port)?.link_layer == LinkLayer::Ethernet)
     }
 }
 

@@ -1,88 +1,16 @@
 //! Asynchronous events: what happens to a device and its objects outside any work request.
 
-use super::channel::poll_timeout;
-use super::cq::{CqId, CqShared};
+use super::cq::{CqHealth, CqId};
 use super::device::ContextInner;
 use crate::uverbs::error::{Error, Verb};
-use crate::uverbs::event::{self, RawAsyncEvent};
+use crate::uverbs::event::{self, AsyncEventType};
 use crate::uverbs::types::{PortNum, Qpn};
-use nix::errno::Errno as NixErrno;
-use nix::poll::{PollFd, PollFlags, poll};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// What happened (`enum ib_event_type`). Unknown values are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct AsyncEventKind(pub u32);
-
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident = $raw:literal,)*) => {
-        impl AsyncEventKind {
-            $($(#[$doc])* pub const $name: Self = Self($raw);)*
-
-            /// The C name without its prefix, for known values.
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 { $($raw => Some(stringify!($name)),)* _ => None }
-            }
-        }
-    };
-}
-
-kinds! {
-    /// A completion queue overran: completions are lost.
-    CQ_ERR = 0,
-    /// A queue pair failed and cannot report it by a completion.
-    QP_FATAL = 1,
-    /// The peer's request was invalid.
-    QP_REQ_ERR = 2,
-    /// The peer's request violated access rights.
-    QP_ACCESS_ERR = 3,
-    /// The first message arrived while the queue pair was still in RTR.
-    COMM_EST = 4,
-    /// The send queue is drained (state SQD).
-    SQ_DRAINED = 5,
-    /// The path was migrated.
-    PATH_MIG = 6,
-    /// The path could not be migrated.
-    PATH_MIG_ERR = 7,
-    /// The device failed or was removed.
-    DEVICE_FATAL = 8,
-    /// A port went up.
-    PORT_ACTIVE = 9,
-    /// A port went down.
-    PORT_ERR = 10,
-    /// A port's LID changed.
-    LID_CHANGE = 11,
-    /// A port's P_Key table changed.
-    PKEY_CHANGE = 12,
-    /// The subnet manager changed.
-    SM_CHANGE = 13,
-    /// A shared receive queue failed.
-    SRQ_ERR = 14,
-    /// A shared receive queue fell below its limit.
-    SRQ_LIMIT_REACHED = 15,
-    /// The last receive of a queue pair in the error state was taken from its shared receive queue.
-    QP_LAST_WQE_REACHED = 16,
-    /// The subnet manager asks to register again.
-    CLIENT_REREGISTER = 17,
-    /// A port's GID table changed.
-    GID_CHANGE = 18,
-    /// A work queue failed.
-    WQ_FATAL = 19,
-}
-
-impl fmt::Debug for AsyncEventKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "AsyncEventKind({})", self.0),
-        }
-    }
-}
 
 /// What an event happened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +25,14 @@ pub enum Subject {
     /// The whole device.
     Device,
     /// An object that was dropped since, or that this library does not know.
-    Gone(u64),
+    Unknown(u64),
 }
 
 /// An asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
     /// What happened.
-    pub kind: AsyncEventKind,
+    pub kind: AsyncEventType,
     /// To what.
     pub subject: Subject,
 }
@@ -141,19 +69,10 @@ impl AsyncEvents {
             if let Some(event) = self.try_next()? {
                 return Ok(Some(event));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if Instant::now() >= deadline {
                 return Ok(None);
             }
-            let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut fds, poll_timeout(left)) {
-                Ok(_) | Err(NixErrno::EINTR) => {}
-                Err(e) => return Err(Error::kernel(Verb::GetAsyncEvent, e.into())),
-            }
-            let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
-            if fds[0].revents().is_some_and(|got| got.intersects(gone) && !got.contains(PollFlags::POLLIN)) {
-                return Err(Error::DeviceGone { verb: Verb::GetAsyncEvent });
-            }
+            event::wait_readable(self.as_fd(), Some(deadline), Verb::GetAsyncEvent)?;
         }
     }
 }
@@ -195,7 +114,7 @@ struct State {
 const MAX_KEPT: usize = 1024;
 
 pub(super) enum Source {
-    Cq(Weak<CqShared>),
+    Cq(Arc<CqHealth>),
     Qp(Qpn),
 }
 
@@ -230,31 +149,23 @@ impl Registry {
     }
 }
 
-fn understand(raw: RawAsyncEvent, sources: &HashMap<u64, Source>) -> AsyncEvent {
-    let kind = AsyncEventKind(raw.event_type);
-    let subject = match kind {
-        AsyncEventKind::DEVICE_FATAL => Subject::Device,
-        AsyncEventKind::PORT_ACTIVE
-        | AsyncEventKind::PORT_ERR
-        | AsyncEventKind::LID_CHANGE
-        | AsyncEventKind::PKEY_CHANGE
-        | AsyncEventKind::SM_CHANGE
-        | AsyncEventKind::CLIENT_REREGISTER
-        | AsyncEventKind::GID_CHANGE => {
-            let port = u8::try_from(raw.element).ok().and_then(|n| PortNum::new(n).ok());
-            port.map_or(Subject::Gone(raw.element), Subject::Port)
+fn understand(raw: event::AsyncEvent, sources: &HashMap<u64, Source>) -> AsyncEvent {
+    let kind = raw.event_type;
+    let subject = match raw.subject {
+        event::Subject::Device => Subject::Device,
+        event::Subject::Port(number) => {
+            let port = u8::try_from(number).ok().and_then(|n| PortNum::new(n).ok());
+            port.map_or(Subject::Unknown(number), Subject::Port)
         }
-        _ => match sources.get(&raw.element) {
-            Some(Source::Cq(cq)) => {
-                if kind == AsyncEventKind::CQ_ERR
-                    && let Some(cq) = cq.upgrade()
-                {
-                    cq.overrun.store(true, Ordering::Relaxed);
+        event::Subject::Object(user_handle) => match sources.get(&user_handle) {
+            Some(Source::Cq(health)) => {
+                if kind == AsyncEventType::CQ_ERR {
+                    health.overrun.store(true, Ordering::Relaxed);
                 }
-                Subject::Cq(CqId(raw.element))
+                Subject::Cq(CqId(user_handle))
             }
             Some(Source::Qp(qpn)) => Subject::Qp(*qpn),
-            None => Subject::Gone(raw.element),
+            None => Subject::Unknown(user_handle),
         },
     };
     AsyncEvent { kind, subject }

@@ -18,10 +18,15 @@ mod scope;
 mod transition;
 mod wc;
 
-pub use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, PortInfo, Unusable};
+pub use crate::uverbs::attr::{AddressVector, DeviceAttr, OdpCaps, PortAttr, QpAttr, QpCap, QpState, RssCaps, TmCaps};
+pub use crate::uverbs::details::{
+    DeviceDetails, GidDetails, LinkRate, NetnsMode, NodeType, PhysState, PortDetails, PortState,
+};
+pub use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, GidEntry, GidType, PortInfo, Unusable};
 pub use crate::uverbs::errno::Errno;
 pub use crate::uverbs::error::{Error, Lacking, Transition, Verb};
-pub use crate::uverbs::object::Leak;
+pub use crate::uverbs::event::AsyncEventType;
+pub use crate::uverbs::object::{Leak, ObjectKind};
 pub use crate::uverbs::types::{Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, Qpn, Rkey};
 pub use crate::uverbs::wr::{
     Inline, InlinePieces, Payload, PollError, PostError, RemoteAddr, Sge, WcOpcode, WcStatus, WrFlags,
@@ -31,14 +36,14 @@ pub use batch::{RecvBatch, SendBatch};
 pub use channel::CompChannel;
 pub use cq::{Completions, Cq, CqBuilder, CqId, Notify};
 pub use device::{Context, devices};
-pub use events::{AsyncEvent, AsyncEventKind, AsyncEvents, Subject};
-pub use gid::{GidChoice, GidEntry, GidType, GidWish};
+pub use events::{AsyncEvent, AsyncEvents, Subject};
+pub use gid::{AddressFamily, GidChoice, GidLoss, GidReason, GidWant, NoGid, choose_gid};
 pub use mr::{AccessFlags, CloseError, Memory, Mr, Pages};
 pub use pd::Pd;
 pub use pool::{Pool, Slot, SlotError};
 pub use prepared::{ConnectError, ConnectOptions, Endpoint, PreparedQp, QpBuilder};
 pub use provider::{Any, Provider, Rxe};
-pub use qp::{Qp, QpCaps};
+pub use qp::Qp;
 pub use scope::Scope;
-pub use transition::{QpState, Transport};
+pub use transition::Transport;
 pub use wc::{Completion, Done, Wc, WcError};

@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 use super::pd::{Pd, PdInner};
+use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Handle;
 use crate::uverbs::types::{Lkey, Rkey};
@@ -93,7 +94,8 @@ pub struct Pages {
 impl Pages {
     /// Maps enough pages for `len_bytes`.
     pub fn new(len_bytes: usize) -> Result<Self, Error> {
-        let refused = |e: std::io::Error| Error::kernel(Verb::RegMr, e.into());
+        let refused =
+            |e: std::io::Error| Error::kernel(Verb::RegMr, Errno::from_raw(e.raw_os_error().unwrap_or(libc::ENOMEM)));
         Ok(Self { map: MmapMut::map_anon(len_bytes).map_err(refused)?, len_bytes })
     }
 }
@@ -138,7 +140,7 @@ pub(super) struct Region {
     len_bytes: usize,
     lkey: Lkey,
     rkey: Rkey,
-    pd: Arc<PdInner>,
+    _pd: Arc<PdInner>,
 }
 
 // SAFETY: the pointer is an address; every access through it states its own exclusion.
@@ -159,7 +161,7 @@ impl Region {
         // SAFETY: the caller keeps the memory until the handle is destroyed.
         let (handle, lkey, rkey) =
             unsafe { pd.context.ucontext.reg_mr(&pd.handle, start, len_bytes as u64, start, access.bits())? };
-        Ok(Self { handle, addr, len_bytes, lkey, rkey, pd })
+        Ok(Self { handle, addr, len_bytes, lkey, rkey, _pd: pd })
     }
 
     pub(super) fn deregister(&mut self) -> Result<(), Error> {
@@ -168,10 +170,6 @@ impl Region {
 
     pub(super) fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
         Sge::from_raw(self.addr.as_ptr() as u64 + offset as u64, len_bytes, self.lkey)
-    }
-
-    pub(super) fn addr(&self) -> NonNull<u8> {
-        self.addr
     }
 }
 
@@ -338,12 +336,6 @@ impl<M: Memory> fmt::Debug for Mr<M> {
             .field("lkey", &self.region.lkey)
             .field("rkey", &self.region.rkey)
             .finish()
-    }
-}
-
-impl Region {
-    pub(super) fn pd(&self) -> &Arc<PdInner> {
-        &self.pd
     }
 }
 

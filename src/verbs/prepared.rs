@@ -3,15 +3,15 @@
 use super::attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer};
 use super::batch::RecvBatch;
 use super::cq::Cq;
-use super::gid::{GidChoice, GidWish};
+use super::gid::{GidChoice, GidWant};
 use super::mr::AccessFlags;
 use super::pd::Pd;
 use super::provider::{Any, Provider};
-use super::qp::{Qp, QpCaps, QpCore};
-use super::transition::{QpState, Transport};
+use super::qp::{Qp, QpCore};
+use super::transition::Transport;
+use crate::uverbs::attr::{QpCap, QpState};
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Verb};
-use crate::uverbs::qp::QpCap;
 use crate::uverbs::types::{Gid, GidIndex, Lid, Mtu, PortNum, Psn, Qpn};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -48,7 +48,7 @@ pub struct QpBuilder<'a, P: Provider = Any> {
     signal_all: bool,
     port: PortNum,
     gid_index: Option<GidIndex>,
-    wish: GidWish,
+    want: Option<GidWant>,
     pkey_index: u16,
     access: AccessFlags,
     psn: Option<Psn>,
@@ -66,7 +66,7 @@ impl<'a, P: Provider> QpBuilder<'a, P> {
             signal_all: false,
             port: PortNum::ONE,
             gid_index: None,
-            wish: GidWish::default(),
+            want: None,
             pkey_index: 0,
             access: AccessFlags::LOCAL_READ,
             psn: None,
@@ -122,8 +122,8 @@ impl<'a, P: Provider> QpBuilder<'a, P> {
     }
 
     /// What the peer's address looks like, for the choice of one's own GID.
-    pub fn gid_wish(mut self, wish: GidWish) -> Self {
-        self.wish = wish;
+    pub fn gid_want(mut self, want: GidWant) -> Self {
+        self.want = Some(want);
         self
     }
 
@@ -166,7 +166,7 @@ impl<'a, P: Provider> QpBuilder<'a, P> {
             qpn: core.qpn,
             psn: self.psn.unwrap_or_else(random_psn),
             gid: gid.map(|(_, gid)| gid),
-            mtu: port.active_mtu(),
+            mtu: port.active_mtu,
         };
         let mut prepared = PreparedQp {
             core,
@@ -187,8 +187,8 @@ impl<'a, P: Provider> QpBuilder<'a, P> {
         if let Some(index) = self.gid_index {
             return Ok((Some((index, context.named_gid(self.port, index)?)), None));
         }
-        match context.choose_gid(self.port, self.wish) {
-            Ok(choice) => Ok((Some((choice.entry.index, choice.entry.gid)), Some(choice))),
+        match context.choose_gid(self.port, self.want) {
+            Ok(choice) => Ok((Some((choice.index, choice.entry.gid)), Some(choice))),
             Err(error) if context.is_ethernet(self.port)? => Err(error),
             Err(_) => Ok((None, None)),
         }
@@ -275,9 +275,9 @@ impl<P: Provider> PreparedQp<P> {
         self.core.qpn
     }
 
-    /// The sizes of its queues.
-    pub fn caps(&self) -> QpCaps {
-        self.core.caps()
+    /// The sizes of its queues, as the provider made them: at least what was asked for.
+    pub fn cap(&self) -> QpCap {
+        self.core.cap
     }
 
     /// Opens a batch of receives.

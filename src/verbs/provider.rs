@@ -4,11 +4,11 @@
 //! them, chosen when the device is opened. The enum's branch is always predicted, so `Any` is the default everywhere.
 
 use crate::rxe::{self, RxeCq, RxeCqe, RxeRq, RxeSq};
+use crate::uverbs::attr::{CreateQp, QpCap};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
 use crate::uverbs::error::Error;
 use crate::uverbs::object::Handle;
-use crate::uverbs::qp::{CreateQp, QpCap};
 use crate::uverbs::types::Qpn;
 use crate::uverbs::wr::{PostError, SendWr, Sge, WcOpcode, WcStatus};
 use std::os::fd::BorrowedFd;
@@ -228,31 +228,33 @@ pub(crate) mod sealed {
     impl CompEntry for RxeCqe<'_> {
         #[inline(always)]
         fn wr_id(&self) -> u64 {
-            RxeCqe::wr_id(self)
+            RxeCqe::wr_id(*self)
         }
         #[inline(always)]
         fn status(&self) -> WcStatus {
-            RxeCqe::status(self)
+            RxeCqe::status(*self)
         }
         #[inline(always)]
         fn vendor_err(&self) -> u32 {
-            RxeCqe::vendor_err(self)
+            RxeCqe::vendor_err(*self)
         }
         #[inline(always)]
         fn qpn(&self) -> u32 {
-            RxeCqe::qpn(self)
+            RxeCqe::qpn(*self)
         }
         #[inline(always)]
         fn opcode(&self) -> WcOpcode {
-            RxeCqe::opcode(self)
+            RxeCqe::opcode(*self)
         }
         #[inline(always)]
         fn byte_len(&self) -> u32 {
-            RxeCqe::byte_len(self)
+            RxeCqe::byte_len(*self)
         }
         #[inline(always)]
         fn imm(&self) -> Option<u32> {
-            RxeCqe::imm(self)
+            // The flag is set on the sender's completion of such an operation, too.
+            let has_imm = self.wc_flags() & rxe::WC_WITH_IMM != 0 && RxeCqe::opcode(*self).is_recv();
+            has_imm.then(|| RxeCqe::imm(*self))
         }
     }
 }

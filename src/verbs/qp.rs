@@ -10,11 +10,12 @@ use super::pd::{Pd, PdInner};
 use super::prepared::Endpoint;
 use super::provider::sealed::{NewQp, RecvOps, SendOps};
 use super::provider::{Any, Provider};
-use super::transition::{self, QpState, Transport};
+use super::transition::{self, Transport};
+use crate::uverbs::attr::{CreateQp, QpAttr, QpCap, QpState};
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Handle;
-use crate::uverbs::qp::{CreateQp, QpAttr, QpCap};
+
 use crate::uverbs::types::Qpn;
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -51,22 +52,6 @@ pub(super) struct QpCore<P: Provider> {
     pub(super) recv_cq: Arc<CqShared>,
 }
 
-/// Sizes of a queue pair's queues, as the provider made them: at least what was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QpCaps {
-    /// Send work requests that fit at once.
-    pub max_send_wr: u32,
-    /// Receives that fit at once.
-    pub max_recv_wr: u32,
-    /// Scatter/gather entries of a send.
-    pub max_send_sge: u32,
-    /// Scatter/gather entries of a receive.
-    pub max_recv_sge: u32,
-    /// Bytes of inline payload.
-    pub max_inline_bytes: u32,
-}
-
 impl<P: Provider> QpCore<P> {
     pub(super) fn create(
         pd: &Pd,
@@ -87,8 +72,8 @@ impl<P: Provider> QpCore<P> {
         let user_handle = context.ucontext.next_user_handle();
         let request = CreateQp {
             pd: &pd.handle,
-            send_cq: send_cq.handle_id,
-            recv_cq: recv_cq.handle_id,
+            send_cq: &send_cq.handle,
+            recv_cq: &recv_cq.handle,
             qp_type: transport.raw(),
             sq_sig_all,
             cap,
@@ -139,9 +124,8 @@ impl<P: Provider> QpCore<P> {
             return error;
         }
         match self.query() {
-            Ok(attr) if QpState(attr.qp_state) != self.state => {
-                let now = QpState(attr.qp_state);
-                error.with_hint(format!("the queue pair went from {} to {now} by itself", self.state))
+            Ok(attr) if attr.qp_state != self.state => {
+                error.with_hint(format!("the queue pair went from {} to {} by itself", self.state, attr.qp_state))
             }
             _ => error,
         }
@@ -157,12 +141,7 @@ impl<P: Provider> QpCore<P> {
 
     #[inline(always)]
     pub(super) fn recv_batch(&mut self) -> RecvBatch<'_, P> {
-        RecvBatch::new(&mut self.rq, self.state != QpState::RESET)
-    }
-
-    pub(super) fn caps(&self) -> QpCaps {
-        let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = self.cap;
-        QpCaps { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_bytes: max_inline_data }
+        RecvBatch::new(&mut *self.rq, self.state != QpState::RESET)
     }
 }
 
@@ -210,9 +189,9 @@ impl<P: Provider> Qp<P> {
         self.local
     }
 
-    /// The sizes of its queues.
-    pub fn caps(&self) -> QpCaps {
-        self.core.caps()
+    /// The sizes of its queues, as the provider made them: at least what was asked for.
+    pub fn cap(&self) -> QpCap {
+        self.core.cap
     }
 
     /// The state it was last put in from here. The device may have moved it to ERR since; [`query`](Self::query) tells.
@@ -225,7 +204,7 @@ impl<P: Provider> Qp<P> {
     #[inline(always)]
     pub fn send_batch(&mut self) -> SendBatch<'_, P> {
         let ready = matches!(self.core.state, QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR);
-        SendBatch::new(&mut self.core.sq, ready)
+        SendBatch::new(&mut *self.core.sq, ready)
     }
 
     /// Opens a batch of receives. One batch at a time: it borrows the queue pair.

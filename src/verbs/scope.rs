@@ -68,16 +68,8 @@ impl<P: Provider> Qp<P> {
             return refuse("earlier work requests are still under way, or other queue pairs use the completion queue");
         }
         let pd = Pd::from_inner(self.core.pd.clone());
-        let mut scope = Scope {
-            qp: self,
-            cq,
-            pd,
-            regions: Vec::new(),
-            posted: 0,
-            done: Vec::new(),
-            timeout,
-            env: PhantomData,
-        };
+        let mut scope =
+            Scope { qp: self, cq, pd, regions: Vec::new(), posted: 0, done: Vec::new(), timeout, env: PhantomData };
         let result = f(&mut scope);
         let drained = scope.drain(timeout);
         drop(scope);

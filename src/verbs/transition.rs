@@ -3,58 +3,9 @@
 //!
 //! The kernel answers a wrong set with a bare `EINVAL`. This table is asked first, and names what is missing or too much.
 
+use crate::uverbs::attr::QpState;
+use crate::uverbs::attr::qp_attr_mask as mask;
 use crate::uverbs::error::{Error, Transition};
-use std::fmt;
-
-/// State of a queue pair (`enum ib_qp_state`). Unknown values are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct QpState(pub u8);
-
-impl QpState {
-    /// Just made, or emptied: takes nothing.
-    pub const RESET: Self = Self(0);
-    /// Takes receives; nothing moves.
-    pub const INIT: Self = Self(1);
-    /// Ready to receive.
-    pub const RTR: Self = Self(2);
-    /// Ready to send.
-    pub const RTS: Self = Self(3);
-    /// Send queue drained: receives only.
-    pub const SQD: Self = Self(4);
-    /// Send queue error (unreliable transports): receives only.
-    pub const SQE: Self = Self(5);
-    /// Error: every work request is flushed.
-    pub const ERR: Self = Self(6);
-
-    /// The state's name.
-    pub const fn name(self) -> &'static str {
-        match self.0 {
-            0 => "RESET",
-            1 => "INIT",
-            2 => "RTR",
-            3 => "RTS",
-            4 => "SQD",
-            5 => "SQE",
-            6 => "ERR",
-            _ => "an unknown state",
-        }
-    }
-}
-
-impl fmt::Debug for QpState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0..=6 => f.write_str(self.name()),
-            raw => write!(f, "QpState({raw})"),
-        }
-    }
-}
-
-impl fmt::Display for QpState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// Transport service of a queue pair (`enum ib_qp_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,38 +39,29 @@ impl Transport {
     }
 }
 
-macro_rules! attributes {
-    ($($name:ident = $bit:literal, $text:literal;)*) => {
-        /// Bits of an attribute mask (`enum ib_qp_attr_mask`).
-        pub mod mask {
-            $(pub const $name: u32 = 1 << $bit;)*
-        }
-        const NAMES: &[(u32, &str)] = &[$((mask::$name, $text),)*];
-    };
-}
-
-attributes! {
-    STATE = 0, "state";
-    CUR_STATE = 1, "cur_state";
-    EN_SQD_ASYNC_NOTIFY = 2, "en_sqd_async_notify";
-    ACCESS = 3, "access";
-    PKEY_INDEX = 4, "pkey_index";
-    PORT = 5, "port";
-    QKEY = 6, "qkey";
-    AV = 7, "path";
-    PATH_MTU = 8, "path_mtu";
-    TIMEOUT = 9, "timeout";
-    RETRY_CNT = 10, "retry_count";
-    RNR_RETRY = 11, "rnr_retry";
-    RQ_PSN = 12, "rq_psn";
-    MAX_RD_ATOMIC = 13, "max_rd_atomic";
-    ALT_PATH = 14, "alt_path";
-    MIN_RNR_TIMER = 15, "min_rnr_timer";
-    SQ_PSN = 16, "sq_psn";
-    MAX_DEST_RD_ATOMIC = 17, "max_dest_rd_atomic";
-    PATH_MIG_STATE = 18, "path_mig_state";
-    DEST_QPN = 20, "dest_qpn";
-}
+/// What each attribute is called in [`QpUpdate`](super::attr::QpUpdate).
+const NAMES: &[(u32, &str)] = &[
+    (mask::STATE, "state"),
+    (mask::CUR_STATE, "cur_state"),
+    (mask::EN_SQD_ASYNC_NOTIFY, "en_sqd_async_notify"),
+    (mask::ACCESS_FLAGS, "access"),
+    (mask::PKEY_INDEX, "pkey_index"),
+    (mask::PORT, "port"),
+    (mask::QKEY, "qkey"),
+    (mask::AV, "path"),
+    (mask::PATH_MTU, "path_mtu"),
+    (mask::TIMEOUT, "timeout"),
+    (mask::RETRY_CNT, "retry_count"),
+    (mask::RNR_RETRY, "rnr_retry"),
+    (mask::RQ_PSN, "rq_psn"),
+    (mask::MAX_QP_RD_ATOMIC, "max_rd_atomic"),
+    (mask::ALT_PATH, "alt_path"),
+    (mask::MIN_RNR_TIMER, "min_rnr_timer"),
+    (mask::SQ_PSN, "sq_psn"),
+    (mask::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic"),
+    (mask::PATH_MIG_STATE, "path_mig_state"),
+    (mask::DEST_QPN, "dest_qpn"),
+];
 
 /// The attributes that a transition needs, and those that it takes besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,39 +78,50 @@ fn rule(transport: Transport, from: QpState, to: QpState) -> Option<Rule> {
         (QpState::RESET, QpState::ERR, _) => None,
         (_, QpState::RESET | QpState::ERR, _) => of(0, 0),
 
-        (QpState::RESET, QpState::INIT, Rc | Uc) => of(PKEY_INDEX | PORT | ACCESS, 0),
+        (QpState::RESET, QpState::INIT, Rc | Uc) => of(PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
         (QpState::RESET, QpState::INIT, Ud) => of(PKEY_INDEX | PORT | QKEY, 0),
-        (QpState::INIT, QpState::INIT, Rc | Uc) => of(0, PKEY_INDEX | PORT | ACCESS),
+        (QpState::INIT, QpState::INIT, Rc | Uc) => of(0, PKEY_INDEX | PORT | ACCESS_FLAGS),
         (QpState::INIT, QpState::INIT, Ud) => of(0, PKEY_INDEX | PORT | QKEY),
 
         (QpState::INIT, QpState::RTR, Rc) => of(
             AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
-            ALT_PATH | ACCESS | PKEY_INDEX,
+            ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
         ),
-        (QpState::INIT, QpState::RTR, Uc) => of(AV | PATH_MTU | DEST_QPN | RQ_PSN, ALT_PATH | ACCESS | PKEY_INDEX),
+        (QpState::INIT, QpState::RTR, Uc) => {
+            of(AV | PATH_MTU | DEST_QPN | RQ_PSN, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX)
+        }
         (QpState::INIT, QpState::RTR, Ud) => of(0, PKEY_INDEX | QKEY),
 
         (QpState::RTR, QpState::RTS, Rc) => of(
-            TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_RD_ATOMIC,
-            CUR_STATE | ALT_PATH | ACCESS | MIN_RNR_TIMER | PATH_MIG_STATE,
+            TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+            CUR_STATE | ALT_PATH | ACCESS_FLAGS | MIN_RNR_TIMER | PATH_MIG_STATE,
         ),
-        (QpState::RTR, QpState::RTS, Uc) => of(SQ_PSN, CUR_STATE | ALT_PATH | ACCESS | PATH_MIG_STATE),
+        (QpState::RTR, QpState::RTS, Uc) => of(SQ_PSN, CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE),
         (QpState::RTR, QpState::RTS, Ud) => of(SQ_PSN, CUR_STATE | QKEY),
 
         (QpState::RTS | QpState::SQD, QpState::RTS, Rc) => {
-            of(0, CUR_STATE | ACCESS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER)
+            of(0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER)
         }
-        (QpState::RTS | QpState::SQD, QpState::RTS, Uc) => of(0, CUR_STATE | ACCESS | ALT_PATH | PATH_MIG_STATE),
+        (QpState::RTS | QpState::SQD, QpState::RTS, Uc) => of(0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE),
         (QpState::RTS | QpState::SQD | QpState::SQE, QpState::RTS, Ud) => of(0, CUR_STATE | QKEY),
-        (QpState::SQE, QpState::RTS, Uc) => of(0, CUR_STATE | ACCESS),
+        (QpState::SQE, QpState::RTS, Uc) => of(0, CUR_STATE | ACCESS_FLAGS),
 
         (QpState::RTS, QpState::SQD, _) => of(0, EN_SQD_ASYNC_NOTIFY),
         (QpState::SQD, QpState::SQD, Rc) => of(
             0,
-            PORT | AV | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_RD_ATOMIC | MAX_DEST_RD_ATOMIC | ALT_PATH | ACCESS
-                | PKEY_INDEX | MIN_RNR_TIMER | PATH_MIG_STATE,
+            PORT | AV
+                | TIMEOUT
+                | RETRY_CNT
+                | RNR_RETRY
+                | MAX_QP_RD_ATOMIC
+                | MAX_DEST_RD_ATOMIC
+                | ALT_PATH
+                | ACCESS_FLAGS
+                | PKEY_INDEX
+                | MIN_RNR_TIMER
+                | PATH_MIG_STATE,
         ),
-        (QpState::SQD, QpState::SQD, Uc) => of(0, AV | ALT_PATH | ACCESS | PKEY_INDEX | PATH_MIG_STATE),
+        (QpState::SQD, QpState::SQD, Uc) => of(0, AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE),
         (QpState::SQD, QpState::SQD, Ud) => of(0, PKEY_INDEX | QKEY),
         _ => None,
     }
@@ -179,8 +132,8 @@ pub(super) fn check(transport: Transport, from: QpState, to: QpState, given: u32
     let refuse = |exists, missing: u32, extra: u32| {
         Err(Error::Transition(Box::new(Transition {
             transport: transport.name(),
-            from: from.name(),
-            to: to.name(),
+            from: from.name().unwrap_or("an unknown state"),
+            to: to.name().unwrap_or("an unknown state"),
             exists,
             missing: names(missing),
             extra: names(extra),
@@ -210,11 +163,7 @@ mod tests {
             Transport::Uc => [0x39, 0x101181, 0x10001],
             Transport::Ud => [0x71, 0x1, 0x10001],
         };
-        [
-            (QpState::RESET, QpState::INIT, init),
-            (QpState::INIT, QpState::RTR, rtr),
-            (QpState::RTR, QpState::RTS, rts),
-        ]
+        [(QpState::RESET, QpState::INIT, init), (QpState::INIT, QpState::RTR, rtr), (QpState::RTR, QpState::RTS, rts)]
     }
 
     #[test]
@@ -266,10 +215,8 @@ mod tests {
 
     #[test]
     fn the_message_names_everything() {
-        let error = check(Transport::Rc, QpState::INIT, QpState::RTR, 0x129181 & !mask::RQ_PSN | mask::QKEY).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "modify_qp: RC queue pair, INIT to RTR: missing rq_psn; not allowed qkey"
-        );
+        let error =
+            check(Transport::Rc, QpState::INIT, QpState::RTR, 0x129181 & !mask::RQ_PSN | mask::QKEY).unwrap_err();
+        assert_eq!(error.to_string(), "modify_qp: RC queue pair, INIT to RTR: missing rq_psn; not allowed qkey");
     }
 }

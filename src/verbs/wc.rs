@@ -97,11 +97,9 @@ impl<'a, P: Provider> Completion<'a, P> {
     #[inline(always)]
     pub fn outcome(&self) -> Result<Done, WcError> {
         match self.entry.status() {
-            WcStatus::SUCCESS => Ok(Done {
-                opcode: self.entry.opcode(),
-                byte_len: self.entry.byte_len(),
-                imm: self.entry.imm(),
-            }),
+            WcStatus::SUCCESS => {
+                Ok(Done { opcode: self.entry.opcode(), byte_len: self.entry.byte_len(), imm: self.entry.imm() })
+            }
             status => Err(WcError { status, vendor_err: self.entry.vendor_err() }),
         }
     }

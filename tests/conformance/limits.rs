@@ -94,8 +94,8 @@ fn gid_choice_is_usable_and_explained(target: &Target) {
     assert!(!entry.gid.is_zero());
     let b = Half::new(target, peer, &setup);
     let mut a = Half::new(target, context, &setup).connect(&b.prepared.endpoint(), &setup);
-    let _b = b.connect(&a.qp.endpoint(), &setup);
-    a.send(|batch| batch.write(1, ironverbs::WrFlags::SIGNALED, &[], _b.remote(0)));
+    let b = b.connect(&a.qp.endpoint(), &setup);
+    a.send(|batch| batch.write(1, ironverbs::WrFlags::SIGNALED, &[], b.remote(0)));
     a.success();
 }
 

@@ -155,13 +155,22 @@ fn objects_are_made_and_dropped_while_others_work(target: &Target) {
                 }
             });
         }
+        let _done = SetOnDrop(done);
         let mut pair = Pair::new(target, &Setup::default());
         for id in 0..200 {
             pair.b.recv(id, &[]);
             pair.a.send(|batch| batch.send(id, WrFlags::SIGNALED, &[]));
             assert_eq!((pair.a.success().wr_id, pair.b.success().wr_id), (id, id));
         }
-        done.store(true, Ordering::Relaxed);
     });
     assert!(context.leaks().is_empty());
+}
+
+/// Ends the other threads' loops, also when this thread panics.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

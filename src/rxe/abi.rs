@@ -1,0 +1,251 @@
+//! The bytes that rxe shares with its users: `include/uapi/rdma/rdma_user_rxe.h`, and the completion from
+//! `include/uapi/rdma/ib_user_verbs.h`.
+//!
+//! All integers are in native byte order, except an immediate, which is big endian. Every struct is free of padding
+//! (zerocopy refuses it otherwise), and its size and offsets are asserted below.
+
+use std::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Start of a mapped queue; the slots follow. Each index has a cache line pair of its own.
+#[doc(alias = "rxe_queue_buf")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct QueueBuf {
+    /// Distance of two slots, as a power of two in bytes.
+    pub log2_elem_size: u32,
+    /// Slots minus one; slots are a power of two.
+    pub index_mask: u32,
+    pub pad_1: [u32; 30],
+    /// Slot that is filled next, already masked. Written by the producer only.
+    pub producer_index: u32,
+    pub pad_2: [u32; 31],
+    /// Slot that is consumed next, already masked. Written by the consumer only.
+    pub consumer_index: u32,
+    pub pad_3: [u32; 31],
+}
+
+/// What a send work request asks for, common to all opcodes. First 24 bytes of [`SendWqe`].
+#[doc(alias = "rxe_send_wr")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SendWr {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    pub reserved: u32,
+    /// See [`opcode`].
+    pub opcode: u32,
+    /// See [`send_flags`].
+    pub send_flags: u32,
+    /// Immediate data in big endian (`imm_data`), or the key to invalidate (`invalidate_rkey`).
+    pub ex: u32,
+}
+
+/// Remote side of a WRITE or READ, at offset 24 of [`SendWqe`].
+#[doc(alias = "rdma")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WrRdma {
+    pub remote_addr: u64,
+    pub rkey: u32,
+    pub reserved: u32,
+}
+
+/// Remote side and operands of an atomic, at offset 24 of [`SendWqe`].
+#[doc(alias = "atomic")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WrAtomic {
+    /// A multiple of 8.
+    pub remote_addr: u64,
+    /// What to compare with (CMP_AND_SWP), or what to add (FETCH_AND_ADD).
+    pub compare_add: u64,
+    /// What to store if equal (CMP_AND_SWP only).
+    pub swap: u64,
+    pub rkey: u32,
+    pub reserved: u32,
+}
+
+/// The kernel's progress on a send work request, at offset 144 of [`SendWqe`].
+///
+/// The kernel works on the slot in place and leaves its state there, so all of it is written anew with each use.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SendState {
+    /// Completion status; starts at 0.
+    pub status: u32,
+    /// Posted (0), processing, pending, done, error; starts at 0.
+    pub state: u32,
+    /// Remote address that the kernel works on. Must equal `remote_addr` where there is one.
+    pub iova: u64,
+    /// Computed by the kernel, as the next three are.
+    pub mask: u32,
+    pub first_psn: u32,
+    pub last_psn: u32,
+    pub ack_length: u32,
+    /// Not used by the kernel.
+    pub ssn: u32,
+    /// Whether it counts as an outstanding READ or atomic; starts at 0.
+    pub has_rd_atomic: u32,
+    pub dma: DmaInfo,
+}
+
+/// Where the payload of a work request is, and how much of it is done. Scatter/gather entries or inline data follow.
+#[doc(alias = "rxe_dma_info")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DmaInfo {
+    /// Bytes in all.
+    pub length: u32,
+    /// Bytes still to do; starts at `length`.
+    pub resid: u32,
+    /// Entry that is worked on; starts at 0.
+    pub cur_sge: u32,
+    /// Scatter/gather entries that follow; 0 with inline data.
+    pub num_sge: u32,
+    /// Offset in the entry, or in the inline data; starts at 0.
+    pub sge_offset: u32,
+    pub reserved: u32,
+}
+
+/// Scatter/gather entry.
+#[doc(alias = "rxe_sge")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RxeSge {
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
+    pub lkey: u32,
+}
+
+/// Send work queue element. Written in parts, never as a whole.
+#[doc(alias = "rxe_send_wqe")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SendWqe {
+    pub wr: SendWr,
+    /// A union by opcode: [`WrRdma`], [`WrAtomic`], or nothing for a SEND on a connected queue pair.
+    pub op: [u8; 120],
+    pub state: SendState,
+}
+
+/// Receive work queue element.
+#[doc(alias = "rxe_recv_wqe")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RecvWqe {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    pub reserved: u32,
+    pub padding: u32,
+    pub dma: DmaInfo,
+}
+
+/// Completion queue element, at the start of a completion queue's slot.
+#[doc(alias = "ib_uverbs_wc")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Cqe {
+    /// Of the work request.
+    pub wr_id: u64,
+    /// `enum ib_wc_status`. Other than 0: only `wr_id`, `status`, `vendor_err` and `qp_num` hold.
+    pub status: u32,
+    /// `enum ib_wc_opcode`.
+    pub opcode: u32,
+    pub vendor_err: u32,
+    /// Bytes of the message.
+    pub byte_len: u32,
+    /// Immediate data in big endian (`imm_data`), or the invalidated key (`invalidate_rkey`), as `wc_flags` tells.
+    pub ex: u32,
+    /// Own queue pair.
+    pub qp_num: u32,
+    /// Peer's queue pair.
+    pub src_qp: u32,
+    /// `enum ib_wc_flags`. rxe sets GRH on every receive, connected or not.
+    pub wc_flags: u32,
+    pub pkey_index: u16,
+    pub slid: u16,
+    pub sl: u8,
+    pub dlid_path_bits: u8,
+    pub port_num: u8,
+    pub reserved: u8,
+}
+
+/// Where to map a queue from.
+#[doc(alias = "mminfo")]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MmapInfo {
+    /// Offset for `mmap`, good for one mapping.
+    pub offset: u64,
+    /// Bytes, a multiple of the page size.
+    pub size: u32,
+    pub pad: u32,
+}
+
+/// The driver's answer to creating a completion queue.
+#[doc(alias = "rxe_create_cq_resp")]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CreateCqResp {
+    pub mi: MmapInfo,
+}
+
+/// The driver's answer to creating a queue pair.
+#[doc(alias = "rxe_create_qp_resp")]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CreateQpResp {
+    pub rq_mi: MmapInfo,
+    pub sq_mi: MmapInfo,
+}
+
+/// `enum ib_uverbs_wr_opcode`, those that a connected queue pair takes here.
+pub mod opcode {
+    pub const RDMA_WRITE: u32 = 0;
+    pub const RDMA_WRITE_WITH_IMM: u32 = 1;
+    pub const SEND: u32 = 2;
+    pub const SEND_WITH_IMM: u32 = 3;
+    pub const RDMA_READ: u32 = 4;
+    pub const ATOMIC_CMP_AND_SWP: u32 = 5;
+    pub const ATOMIC_FETCH_AND_ADD: u32 = 6;
+}
+
+/// `enum ib_send_flags` (`include/rdma/ib_verbs.h`), beyond those of `WrFlags`.
+pub mod send_flags {
+    /// The payload is in the work queue element itself.
+    pub const INLINE: u32 = 8;
+}
+
+const _: () = {
+    assert!(size_of::<QueueBuf>() == 384);
+    assert!(offset_of!(QueueBuf, producer_index) == 128);
+    assert!(offset_of!(QueueBuf, consumer_index) == 256);
+
+    assert!(size_of::<SendWr>() == 24);
+    assert!(size_of::<WrRdma>() == 16);
+    assert!(size_of::<WrAtomic>() == 32);
+    assert!(size_of::<SendWqe>() == 208);
+    assert!(offset_of!(SendWqe, op) == 24);
+    assert!(offset_of!(SendWqe, state) == 144);
+    assert!(offset_of!(SendState, iova) == 152 - 144);
+    assert!(offset_of!(SendState, has_rd_atomic) == 180 - 144);
+    assert!(offset_of!(SendState, dma) == 184 - 144);
+    assert!(offset_of!(DmaInfo, num_sge) == 196 - 184);
+    assert!(size_of::<DmaInfo>() == 24);
+    assert!(size_of::<RxeSge>() == 16);
+
+    assert!(size_of::<RecvWqe>() == 40);
+    assert!(offset_of!(RecvWqe, dma) == 16);
+
+    assert!(size_of::<Cqe>() == 48);
+    assert!(offset_of!(Cqe, ex) == 24);
+    assert!(offset_of!(Cqe, wc_flags) == 36);
+    assert!(offset_of!(Cqe, port_num) == 46);
+
+    assert!(size_of::<MmapInfo>() == 16);
+    assert!(size_of::<CreateCqResp>() == 16);
+    assert!(size_of::<CreateQpResp>() == 32);
+    assert!(offset_of!(CreateQpResp, sq_mi) == 16);
+};

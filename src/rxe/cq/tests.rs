@@ -1,0 +1,150 @@
+use super::*;
+use crate::rxe::testing::{Kernel, hex, ring};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+/// Slots of 128 bytes, as the kernel makes them on x86-64.
+fn queue(index_mask: u32, start: u32) -> (RxeCq, Kernel) {
+    let (mapping, kernel) = ring(7, index_mask, start);
+    (RxeCq::new(MappedRing::new(mapping, "completion queue", CQE_BYTES).unwrap()), kernel)
+}
+
+#[cfg(target_endian = "little")]
+#[test]
+fn a_receive_with_immediate() {
+    let (mut cq, kernel) = queue(3, 3);
+    assert!(kernel.give(&hex("
+        8877665544332211    #  0 wr_id
+        00000000            #  8 status: SUCCESS
+        81000000            # 12 opcode: RECV_RDMA_WITH_IMM
+        efbeadde            # 16 vendor_err
+        00100000            # 20 byte_len
+        11223344            # 24 ex.imm_data, big endian
+        12000000            # 28 qp_num
+        56341200            # 32 src_qp
+        03000000            # 36 wc_flags: GRH, WITH_IMM
+        0000 0000 00 00 01 00 # 40 pkey_index, slid, sl, dlid_path_bits, port_num, reserved
+        ",)));
+    cq.begin();
+    let cqe = cq.next().unwrap();
+    assert_eq!(cqe.wr_id(), 0x1122_3344_5566_7788);
+    assert_eq!(cqe.status(), WcStatus::SUCCESS);
+    assert_eq!(cqe.opcode(), WcOpcode::RECV_RDMA_WITH_IMM);
+    assert_eq!(cqe.vendor_err(), 0xdead_beef);
+    assert_eq!(cqe.byte_len(), 0x1000);
+    assert_eq!(cqe.imm(), 0x1122_3344);
+    assert_eq!(cqe.qpn(), 0x12);
+    assert_eq!(cqe.src_qp(), 0x12_3456);
+    assert_eq!(cqe.wc_flags(), 3);
+}
+
+#[test]
+fn unknown_values_are_kept() {
+    let (mut cq, kernel) = queue(3, 0);
+    let words = [1_u32, 0, 0xfeed, 0xf00d, 0, 0, 0, 0, 0, 0xffff_ffff, 0, 0];
+    assert!(kernel.give(&words.map(u32::to_ne_bytes).concat()));
+    cq.begin();
+    let cqe = cq.next().unwrap();
+    assert_eq!((cqe.wr_id(), cqe.status(), cqe.opcode()), (id(1), WcStatus(0xfeed), WcOpcode(0xf00d)));
+    assert_eq!(cqe.wc_flags(), 0xffff_ffff);
+}
+
+/// A `wr_id` whose first word in memory is `n`.
+fn id(n: u32) -> u64 {
+    u64::from_ne_bytes([n.to_ne_bytes(), [0; 4]].concat().try_into().unwrap())
+}
+
+fn cqe(wr_id: u64) -> [u8; 48] {
+    let mut bytes = [0; 48];
+    bytes[..8].copy_from_slice(&wr_id.to_ne_bytes());
+    bytes
+}
+
+#[test]
+fn one_completion_and_an_early_end_leave_no_phantom() {
+    for start in 0..4 {
+        let (mut cq, kernel) = queue(3, start);
+        for round in 0..9 {
+            assert!(kernel.give(&cqe(round)));
+            cq.begin();
+            assert_eq!(cq.next().map(|c| c.wr_id()), Some(round));
+            assert!(cq.next().is_none());
+            assert!(cq.next().is_none());
+            cq.end();
+            cq.end();
+            cq.begin();
+            assert!(cq.next().is_none(), "start {start}, round {round}");
+            cq.end();
+            assert_eq!(kernel.consumer(), kernel.producer());
+        }
+    }
+}
+
+#[test]
+fn a_batch_ends_where_it_began_to_look() {
+    let (mut cq, kernel) = queue(7, 6);
+    kernel.give(&cqe(1));
+    cq.begin();
+    kernel.give(&cqe(2));
+    assert_eq!(cq.next().map(|c| c.wr_id()), Some(1));
+    assert!(cq.next().is_none(), "came after begin");
+    cq.end();
+    cq.begin();
+    assert_eq!(cq.next().map(|c| c.wr_id()), Some(2));
+    assert!(cq.next().is_none());
+}
+
+#[test]
+fn slots_are_given_back_at_the_end_of_the_batch() {
+    let (mut cq, kernel) = queue(3, 0);
+    for n in 0..3 {
+        assert!(kernel.give(&cqe(n)));
+    }
+    assert!(!kernel.give(&cqe(3)), "full");
+    cq.begin();
+    cq.next();
+    cq.next();
+    assert!(!kernel.give(&cqe(3)), "still ours");
+    cq.end();
+    assert!(kernel.give(&cqe(4)) && kernel.give(&cqe(5)));
+    assert!(!kernel.give(&cqe(6)));
+    cq.begin();
+    let ids: Vec<u64> = std::iter::from_fn(|| cq.next().map(|c| c.wr_id())).collect();
+    assert_eq!(ids, [2, 4, 5]);
+}
+
+proptest! {
+    /// Bursts of any size, batches cut short anywhere: N completions that fit give exactly N items, in order.
+    #[test]
+    fn every_completion_is_seen_once(
+        log2_slots in 1_u32..6,
+        start: u32,
+        rounds in prop::collection::vec((0_usize..40, 0_usize..40, any::<bool>()), 0..60),
+    ) {
+        let capacity = (1_usize << log2_slots) - 1;
+        let (mut cq, kernel) = queue(capacity as u32, start);
+        let mut unread = VecDeque::new();
+        let mut held = 0;
+        let mut wr_id = 0;
+        for (burst, most, end) in rounds {
+            for _ in 0..burst {
+                wr_id += 1;
+                let fits = unread.len() + held < capacity;
+                prop_assert_eq!(kernel.give(&cqe(wr_id)), fits);
+                if fits {
+                    unread.push_back(wr_id);
+                }
+            }
+            cq.begin();
+            for _ in 0..most {
+                let got = cq.next().map(|c| c.wr_id());
+                prop_assert_eq!(got, unread.pop_front());
+                held += usize::from(got.is_some());
+            }
+            if end {
+                cq.end();
+                held = 0;
+            }
+        }
+    }
+}

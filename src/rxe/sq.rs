@@ -1,0 +1,235 @@
+//! The send queue: work requests written in place, handed over with one doorbell per batch.
+//!
+//! # Safety argument
+//!
+//! A queue is made only over slots that hold the largest work queue element it will write (checked in `new`), so
+//! all stores of `SendEntry` stay inside the slot that the ring lends it.
+#![allow(unsafe_code)]
+
+use super::abi::{SendState, SendWqe, SendWr, WrAtomic, WrRdma, opcode, send_flags};
+use super::dma::{write_inline, write_sges};
+use super::queue::Producer;
+use super::ring_memory::{Entry, MappedRing, RingMemory};
+use crate::uverbs::errno::Errno;
+use crate::uverbs::wr::{self, Payload, PostError, SendOp};
+use std::mem::{offset_of, size_of};
+use std::ptr::NonNull;
+
+/// Tells the kernel that a send queue has new entries.
+pub trait Doorbell {
+    /// One system call, whatever the number of entries.
+    fn ring(&self) -> Result<(), Errno>;
+}
+
+/// Bytes of a send queue's slot for these limits.
+pub const fn wqe_bytes(max_sge: u32, max_inline: u32) -> usize {
+    let sges = max_sge as usize * size_of::<super::abi::RxeSge>();
+    let inline = max_inline as usize;
+    size_of::<SendWqe>() + if sges > inline { sges } else { inline }
+}
+
+/// Send queue of one RC queue pair.
+///
+/// Pushed work requests are in the ring but not visible to the kernel until [`submit`](Self::submit).
+pub struct RxeSq<D, M = MappedRing> {
+    ring: Producer<M>,
+    max_sge: u32,
+    max_inline: u32,
+    doorbell: D,
+}
+
+impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
+    /// A queue over a ring whose slots have at least [`wqe_bytes`] bytes.
+    ///
+    /// # Panics
+    ///
+    /// If they have not.
+    pub fn new(memory: M, max_sge: u32, max_inline: u32, doorbell: D) -> Self {
+        assert!(memory.slot_bytes() >= wqe_bytes(max_sge, max_inline), "send queue slots are too small");
+        Self { ring: Producer::new(memory), max_sge, max_inline, doorbell }
+    }
+
+    /// Work requests that the queue holds at most.
+    pub fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    /// Scatter/gather entries that a work request takes at most.
+    pub fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// Inline bytes that a work request takes at most.
+    pub fn max_inline(&self) -> u32 {
+        self.max_inline
+    }
+
+    /// Starts a batch: what an earlier one pushed but never submitted is dropped.
+    #[inline(always)]
+    pub fn begin(&mut self) {
+        self.ring.rollback();
+    }
+
+    /// Work requests that can be pushed now. Reads the kernel's index; `push` itself does so only when it must.
+    pub fn remaining(&mut self) -> u32 {
+        self.ring.remaining()
+    }
+
+    /// Writes a work request into the next slot. On an error nothing was pushed.
+    #[inline(always)]
+    pub fn push(&mut self, wr: &wr::SendWr<'_>) -> Result<(), PostError> {
+        let entry = SendEntry { wr, max_sge: self.max_sge, max_inline: self.max_inline };
+        // SAFETY: `new` checked that slots have room for an entry with these limits.
+        unsafe { self.ring.stage(entry) }
+    }
+
+    /// Hands everything pushed to the kernel and rings the doorbell once. Does nothing if nothing was pushed.
+    #[inline(always)]
+    pub fn submit(&mut self) -> Result<(), PostError> {
+        if !self.ring.publish() {
+            return Ok(());
+        }
+        self.ring_doorbell()
+    }
+
+    /// Rings the doorbell alone, for entries whose doorbell was refused.
+    #[inline(always)]
+    pub fn ring_doorbell(&self) -> Result<(), PostError> {
+        self.doorbell.ring().map_err(PostError::Doorbell)
+    }
+
+    /// Drops what was pushed and not submitted.
+    #[inline(always)]
+    pub fn rollback(&mut self) {
+        self.ring.rollback();
+    }
+
+    /// Takes up the ring's indices anew, after the queue pair was modified to RESET.
+    pub fn resync(&mut self) {
+        self.ring.resync();
+    }
+}
+
+/// A work request on its way into a slot of at least [`wqe_bytes`]`(max_sge, max_inline)` bytes.
+struct SendEntry<'a> {
+    wr: &'a wr::SendWr<'a>,
+    max_sge: u32,
+    max_inline: u32,
+}
+
+impl Entry for SendEntry<'_> {
+    /// Writes every byte that the kernel reads for this opcode, and no other.
+    ///
+    /// The kernel reads the union at offset 24 by opcode, so what an older work request left there does no harm; its own
+    /// state from offset 144 on is always written whole.
+    #[inline(always)]
+    unsafe fn write_to(self, slot: NonNull<u8>) -> Result<(), PostError> {
+        let Self { wr, max_sge, max_inline } = self;
+        let slot = slot.as_ptr();
+        // SAFETY: the payload starts at the end of `SendWqe`, and the slot has room for `max_sge` entries or
+        // `max_inline` bytes there; 208 is a multiple of an entry's alignment. No slice of the work request is in a
+        // slot, since no reference to the ring's memory exists.
+        let (dma, inline) = unsafe {
+            let payload = slot.add(size_of::<SendWqe>());
+            match wr.payload {
+                Payload::Sges(sges) => (write_sges(payload, max_sge, sges)?, 0),
+                Payload::Inline(bytes) => (write_inline(payload, max_inline, &[bytes])?, send_flags::INLINE),
+                Payload::InlinePieces(pieces) => (write_inline(payload, max_inline, pieces)?, send_flags::INLINE),
+            }
+        };
+        // SAFETY: in bounds of `SendWqe`, which the slot has room for; the offset of `op` is a multiple of 8, the alignment
+        // of both its forms.
+        let op = unsafe { slot.add(offset_of!(SendWqe, op)) };
+        let (opcode, imm, iova) = match wr.op {
+            SendOp::Send => (opcode::SEND, 0, 0),
+            SendOp::SendImm(imm) => (opcode::SEND_WITH_IMM, imm, 0),
+            SendOp::Write(remote) => {
+                // SAFETY: see `op`.
+                unsafe { write_rdma(op, remote) };
+                (opcode::RDMA_WRITE, 0, remote.addr)
+            }
+            SendOp::WriteImm(remote, imm) => {
+                // SAFETY: see `op`.
+                unsafe { write_rdma(op, remote) };
+                (opcode::RDMA_WRITE_WITH_IMM, imm, remote.addr)
+            }
+            SendOp::Read(remote) => {
+                if inline != 0 {
+                    return Err(PostError::InlineRead);
+                }
+                // SAFETY: see `op`.
+                unsafe { write_rdma(op, remote) };
+                (opcode::RDMA_READ, 0, remote.addr)
+            }
+            SendOp::CompareSwap { remote, compare, swap } => {
+                check_atomic(remote, dma.length, inline)?;
+                // SAFETY: see `op`.
+                unsafe { write_atomic(op, remote, compare, swap) };
+                (opcode::ATOMIC_CMP_AND_SWP, 0, remote.addr)
+            }
+            SendOp::FetchAdd { remote, add } => {
+                check_atomic(remote, dma.length, inline)?;
+                // SAFETY: see `op`.
+                unsafe { write_atomic(op, remote, add, 0) };
+                (opcode::ATOMIC_FETCH_AND_ADD, 0, remote.addr)
+            }
+        };
+        let head =
+            SendWr { wr_id: wr.wr_id, reserved: 0, opcode, send_flags: wr.flags.bits() | inline, ex: imm.to_be() };
+        let state = SendState {
+            status: 0,
+            state: 0,
+            iova,
+            mask: 0,
+            first_psn: 0,
+            last_psn: 0,
+            ack_length: 0,
+            ssn: 0,
+            has_rd_atomic: 0,
+            dma,
+        };
+        // SAFETY: both are fields of `SendWqe`, which the slot has room for, and aligned since the slot is.
+        unsafe {
+            slot.cast::<SendWr>().write(head);
+            slot.add(offset_of!(SendWqe, state)).cast::<SendState>().write(state);
+        }
+        Ok(())
+    }
+}
+
+/// # Safety
+///
+/// `op` is the union of a writable [`SendWqe`].
+#[inline(always)]
+unsafe fn write_rdma(op: *mut u8, remote: wr::RemoteAddr) {
+    let form = WrRdma { remote_addr: remote.addr, rkey: remote.rkey.0, reserved: 0 };
+    // SAFETY: passed on to the caller; the union is larger, and aligned to 8.
+    unsafe { op.cast::<WrRdma>().write(form) };
+}
+
+/// # Safety
+///
+/// `op` is the union of a writable [`SendWqe`].
+#[inline(always)]
+unsafe fn write_atomic(op: *mut u8, remote: wr::RemoteAddr, compare_add: u64, swap: u64) {
+    let form = WrAtomic { remote_addr: remote.addr, compare_add, swap, rkey: remote.rkey.0, reserved: 0 };
+    // SAFETY: passed on to the caller; the union is larger, and aligned to 8.
+    unsafe { op.cast::<WrAtomic>().write(form) };
+}
+
+/// An atomic works on one aligned 64-bit word, and puts its old value into registered memory (IB spec 9.4.5).
+#[inline(always)]
+fn check_atomic(remote: wr::RemoteAddr, length: u32, inline: u32) -> Result<(), PostError> {
+    if length != 8 || inline != 0 {
+        return Err(PostError::AtomicPayload);
+    }
+    if remote.addr % 8 != 0 {
+        return Err(PostError::AtomicAlignment);
+    }
+    Ok(())
+}
+
+#[cfg(all(test, not(loom), target_endian = "little"))]
+mod golden;
+#[cfg(all(test, not(loom)))]
+mod tests;

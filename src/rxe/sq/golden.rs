@@ -1,0 +1,279 @@
+//! Every byte of the send work queue element, per opcode, in a ring full of `ff` bytes.
+//!
+//! Offsets and values are from `rdma_user_rxe.h` and the opcode numbers of `ib_user_verbs.h`. Bytes left `ff` are those
+//! that the kernel does not read for the opcode: the rest of the union, and what follows the payload.
+
+use super::tests::{queue, sge};
+use crate::rxe::testing::hex;
+use crate::uverbs::types::Rkey;
+use crate::uverbs::wr::{Payload, RemoteAddr, SendOp, SendWr, WrFlags};
+
+const REMOTE: RemoteAddr = RemoteAddr { addr: 0x7f12_3456_7890_abc8, rkey: Rkey(0x0000_1a2b) };
+
+/// Posts one work request on a queue of 4 SGEs and 64 inline bytes (slots of 512 bytes) and compares the slot.
+#[track_caller]
+fn check(wr: SendWr<'_>, golden: &str) {
+    let mut golden = hex(golden);
+    golden.resize(512, 0xff);
+    let (mut sq, kernel, _bell) = queue(9, 3, 2, 4, 64);
+    sq.push(&wr).unwrap();
+    sq.submit().unwrap();
+    let slot = kernel.take().unwrap();
+    for (offset, (got, want)) in slot.iter().zip(&golden).enumerate() {
+        assert_eq!(got, want, "offset {offset} is {got:#04x}, not {want:#04x}\n{slot:02x?}");
+    }
+}
+
+#[test]
+fn send_of_one_entry() {
+    check(
+        SendWr {
+            wr_id: 0x1122_3344_5566_7788,
+            flags: WrFlags::SIGNALED,
+            op: SendOp::Send,
+            payload: Payload::Sges(&[sge(0x7f00_dead_beef_0010, 0x1234, 0x0000_5c01)]),
+        },
+        "
+        8877665544332211        #   0 wr_id
+        00000000                #   8 reserved
+        02000000                #  12 opcode: SEND
+        02000000                #  16 send_flags: SIGNALED
+        00000000                #  20 ex
+        ff*120                  #  24 union: not read for a SEND on a connected queue pair
+        00000000                # 144 status
+        00000000                # 148 state: posted
+        0000000000000000        # 152 iova
+        00000000                # 160 mask
+        00000000                # 164 first_psn
+        00000000                # 168 last_psn
+        00000000                # 172 ack_length
+        00000000                # 176 ssn
+        00000000                # 180 has_rd_atomic
+        34120000                # 184 dma.length
+        34120000                # 188 dma.resid
+        00000000                # 192 dma.cur_sge
+        01000000                # 196 dma.num_sge
+        00000000                # 200 dma.sge_offset
+        00000000                # 204 dma.reserved
+        1000efbeadde007f        # 208 sge[0].addr
+        34120000                # 216 sge[0].length
+        015c0000                # 220 sge[0].lkey
+        ",
+    );
+}
+
+#[test]
+fn send_of_no_entry_with_every_flag() {
+    check(
+        SendWr {
+            wr_id: 0,
+            flags: WrFlags::FENCE | WrFlags::SIGNALED | WrFlags::SOLICITED,
+            op: SendOp::Send,
+            payload: Payload::Sges(&[]),
+        },
+        "
+        0000000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        02000000                #  12 opcode: SEND
+        07000000                #  16 send_flags: FENCE, SIGNALED, SOLICITED
+        00000000                #  20 ex
+        ff*120                  #  24 union
+        00*8                    # 144 status, state
+        00*8                    # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        00000000 00000000       # 184 dma.length, resid
+        00000000 00000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        ",
+    );
+}
+
+#[test]
+fn send_with_immediate_inline() {
+    check(
+        SendWr {
+            wr_id: 0xffff_ffff_ffff_ffff,
+            flags: WrFlags::NONE,
+            op: SendOp::SendImm(0x1122_3344),
+            payload: Payload::Inline(b"thirteen byte"),
+        },
+        "
+        ffffffffffffffff        #   0 wr_id
+        00000000                #   8 reserved
+        03000000                #  12 opcode: SEND_WITH_IMM
+        08000000                #  16 send_flags: INLINE
+        11223344                #  20 ex.imm_data, big endian
+        ff*120                  #  24 union
+        00*8                    # 144 status, state
+        00*8                    # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        0d000000 0d000000       # 184 dma.length, resid
+        00000000 00000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        746869727465656e20627974 65 # 208 inline data
+        ",
+    );
+}
+
+#[test]
+fn write_of_the_most_entries() {
+    check(
+        SendWr {
+            wr_id: 7,
+            flags: WrFlags::NONE,
+            op: SendOp::Write(REMOTE),
+            payload: Payload::Sges(&[
+                sge(0x1000, 1, 0x10),
+                sge(0x2000, 0, 0x20),
+                sge(0x3001, 0x0001_0000, 0x30),
+                sge(0xffff_ffff_ffff_f000, 0x0fff, 0x40),
+            ]),
+        },
+        "
+        0700000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        00000000                #  12 opcode: RDMA_WRITE
+        00000000                #  16 send_flags
+        00000000                #  20 ex
+        c8ab90785634127f        #  24 rdma.remote_addr
+        2b1a0000                #  32 rdma.rkey
+        00000000                #  36 rdma.reserved
+        ff*104                  #  40 rest of the union
+        00*8                    # 144 status, state
+        c8ab90785634127f        # 152 iova: the remote address again
+        00*24                   # 160 mask to has_rd_atomic
+        00100100 00100100       # 184 dma.length, resid: 1 + 0 + 0x10000 + 0xfff
+        00000000 04000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        0010000000000000 01000000 10000000 # 208 sge[0]
+        0020000000000000 00000000 20000000 # 224 sge[1]: empty
+        0130000000000000 00000100 30000000 # 240 sge[2]
+        00f0ffffffffffff ff0f0000 40000000 # 256 sge[3]
+        ",
+    );
+}
+
+#[test]
+fn write_with_immediate_of_inline_pieces() {
+    check(
+        SendWr {
+            wr_id: 0x0100,
+            flags: WrFlags::SIGNALED | WrFlags::SOLICITED,
+            op: SendOp::WriteImm(REMOTE, 0x8000_0001),
+            payload: Payload::InlinePieces(&[&[0x01; 3], &[], &[0x02; 17], &[0x03; 8], &[0x04; 1]]),
+        },
+        "
+        0001000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        01000000                #  12 opcode: RDMA_WRITE_WITH_IMM
+        0e000000                #  16 send_flags: SIGNALED, SOLICITED, INLINE
+        80000001                #  20 ex.imm_data, big endian
+        c8ab90785634127f        #  24 rdma.remote_addr
+        2b1a0000                #  32 rdma.rkey
+        00000000                #  36 rdma.reserved
+        ff*104                  #  40 rest of the union
+        00*8                    # 144 status, state
+        c8ab90785634127f        # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        1d000000 1d000000       # 184 dma.length, resid: 3 + 0 + 17 + 8 + 1
+        00000000 00000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        01*3 02*17 03*8 04      # 208 inline data
+        ",
+    );
+}
+
+#[test]
+fn read() {
+    check(
+        SendWr {
+            wr_id: 9,
+            flags: WrFlags::FENCE | WrFlags::SIGNALED,
+            op: SendOp::Read(REMOTE),
+            payload: Payload::Sges(&[sge(0x5000, 0x8000_0000, 0x50)]),
+        },
+        "
+        0900000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        04000000                #  12 opcode: RDMA_READ
+        03000000                #  16 send_flags: FENCE, SIGNALED
+        00000000                #  20 ex
+        c8ab90785634127f        #  24 rdma.remote_addr
+        2b1a0000                #  32 rdma.rkey
+        00000000                #  36 rdma.reserved
+        ff*104                  #  40 rest of the union
+        00*8                    # 144 status, state
+        c8ab90785634127f        # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        00000080 00000080       # 184 dma.length, resid: the longest message
+        00000000 01000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        0050000000000000 00000080 50000000 # 208 sge[0]
+        ",
+    );
+}
+
+#[test]
+fn compare_and_swap() {
+    check(
+        SendWr {
+            wr_id: 10,
+            flags: WrFlags::SIGNALED,
+            op: SendOp::CompareSwap { remote: REMOTE, compare: 0x0102_0304_0506_0708, swap: 0x1112_1314_1516_1718 },
+            payload: Payload::Sges(&[sge(0x6000, 8, 0x60)]),
+        },
+        "
+        0a00000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        05000000                #  12 opcode: ATOMIC_CMP_AND_SWP
+        02000000                #  16 send_flags: SIGNALED
+        00000000                #  20 ex
+        c8ab90785634127f        #  24 atomic.remote_addr
+        0807060504030201        #  32 atomic.compare_add: what to compare with
+        1817161514131211        #  40 atomic.swap
+        2b1a0000                #  48 atomic.rkey
+        00000000                #  52 atomic.reserved
+        ff*88                   #  56 rest of the union
+        00*8                    # 144 status, state
+        c8ab90785634127f        # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        08000000 08000000       # 184 dma.length, resid
+        00000000 01000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        0060000000000000 08000000 60000000 # 208 sge[0]
+        ",
+    );
+}
+
+#[test]
+fn fetch_and_add() {
+    check(
+        SendWr {
+            wr_id: 11,
+            flags: WrFlags::NONE,
+            op: SendOp::FetchAdd { remote: REMOTE, add: 0xffff_ffff_ffff_fffe },
+            payload: Payload::Sges(&[sge(0x6000, 3, 0x60), sge(0x7000, 5, 0x70)]),
+        },
+        "
+        0b00000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        06000000                #  12 opcode: ATOMIC_FETCH_AND_ADD
+        00000000                #  16 send_flags
+        00000000                #  20 ex
+        c8ab90785634127f        #  24 atomic.remote_addr
+        feffffffffffffff        #  32 atomic.compare_add: what to add
+        0000000000000000        #  40 atomic.swap: not used
+        2b1a0000                #  48 atomic.rkey
+        00000000                #  52 atomic.reserved
+        ff*88                   #  56 rest of the union
+        00*8                    # 144 status, state
+        c8ab90785634127f        # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        08000000 08000000       # 184 dma.length, resid
+        00000000 02000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        0060000000000000 03000000 60000000 # 208 sge[0]
+        0070000000000000 05000000 70000000 # 224 sge[1]
+        ",
+    );
+}

@@ -1,0 +1,162 @@
+//! Structures that both forms of a command share, and event records.
+//!
+//! Sources: `include/uapi/rdma/ib_user_ioctl_verbs.h` and `include/uapi/rdma/ib_user_verbs.h`.
+
+use super::layout;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Capacities of a queue pair.
+#[doc(alias = "ib_uverbs_qp_cap")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct QpCap {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline_data: u32,
+}
+layout!(QpCap, 20, max_inline_data @ 16);
+
+/// One entry of a GID table.
+#[doc(alias = "ib_uverbs_gid_entry")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct GidEntry {
+    /// The 16 bytes of the GID, in the order they travel.
+    pub gid: [u64; 2],
+    pub gid_index: u32,
+    pub port_num: u32,
+    /// `enum ib_uverbs_gid_type`.
+    pub gid_type: u32,
+    /// Zero: no network device.
+    pub netdev_ifindex: u32,
+}
+layout!(GidEntry, 32, gid_index @ 16, port_num @ 20, gid_type @ 24, netdev_ifindex @ 28);
+
+/// Answer to QUERY_PORT.
+#[doc(alias = "ib_uverbs_query_port_resp")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct QueryPortResp {
+    pub port_cap_flags: u32,
+    pub max_msg_sz: u32,
+    pub bad_pkey_cntr: u32,
+    pub qkey_viol_cntr: u32,
+    pub gid_tbl_len: u32,
+    pub pkey_tbl_len: u16,
+    pub lid: u16,
+    pub sm_lid: u16,
+    pub state: u8,
+    pub max_mtu: u8,
+    pub active_mtu: u8,
+    pub lmc: u8,
+    pub max_vl_num: u8,
+    pub sm_sl: u8,
+    pub subnet_timeout: u8,
+    pub init_type_reply: u8,
+    pub active_width: u8,
+    pub active_speed: u8,
+    pub phys_state: u8,
+    pub link_layer: u8,
+    pub flags: u8,
+    pub reserved: u8,
+}
+layout!(QueryPortResp, 40, gid_tbl_len @ 16, lid @ 22, state @ 26, link_layer @ 37);
+
+/// Answer to the native QUERY_PORT. The kernel takes no less than this, even where it fills less.
+#[doc(alias = "ib_uverbs_query_port_resp_ex")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct QueryPortRespEx {
+    pub legacy_resp: QueryPortResp,
+    pub port_cap_flags2: u16,
+    pub reserved: [u8; 2],
+    /// Since Linux 6.2; zero before.
+    pub active_speed_ex: u32,
+}
+layout!(QueryPortRespEx, 48, port_cap_flags2 @ 40, active_speed_ex @ 44);
+
+/// Counts of events that were ever reported for a completion queue.
+#[doc(alias = "ib_uverbs_destroy_cq_resp")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DestroyCqResp {
+    pub comp_events_reported: u32,
+    pub async_events_reported: u32,
+}
+layout!(DestroyCqResp, 8);
+
+/// Count of events that were ever reported for a queue pair.
+#[doc(alias = "ib_uverbs_destroy_qp_resp")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DestroyQpResp {
+    pub events_reported: u32,
+}
+layout!(DestroyQpResp, 4);
+
+/// Record read from a completion channel.
+#[doc(alias = "ib_uverbs_comp_event_desc")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CompEventDesc {
+    /// The user handle that the completion queue was created with.
+    pub cq_handle: u64,
+}
+layout!(CompEventDesc, 8);
+
+/// Record read from an asynchronous event file.
+#[doc(alias = "ib_uverbs_async_event_desc")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AsyncEventDesc {
+    /// The user handle of the object, or the port number.
+    pub element: u64,
+    /// `enum ib_event_type`.
+    pub event_type: u32,
+    pub reserved: u32,
+}
+layout!(AsyncEventDesc, 16, event_type @ 8);
+
+/// A completion as the kernel writes it into a queue that it shares with user space (rxe).
+#[doc(alias = "ib_uverbs_wc")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Wc {
+    pub wr_id: u64,
+    pub status: u32,
+    pub opcode: u32,
+    pub vendor_err: u32,
+    pub byte_len: u32,
+    /// Immediate data (big endian) or the invalidated key (host order).
+    pub ex: u32,
+    pub qp_num: u32,
+    pub src_qp: u32,
+    pub wc_flags: u32,
+    pub pkey_index: u16,
+    pub slid: u16,
+    pub sl: u8,
+    pub dlid_path_bits: u8,
+    pub port_num: u8,
+    pub reserved: u8,
+}
+layout!(Wc, 48, status @ 8, ex @ 24, qp_num @ 28, wc_flags @ 36, port_num @ 46);
+
+/// Access flags of a memory region (`enum ib_uverbs_access_flags`).
+pub mod access {
+    #[doc(alias = "IB_UVERBS_ACCESS_LOCAL_WRITE")]
+    pub const LOCAL_WRITE: u32 = 1 << 0;
+    #[doc(alias = "IB_UVERBS_ACCESS_REMOTE_WRITE")]
+    pub const REMOTE_WRITE: u32 = 1 << 1;
+    #[doc(alias = "IB_UVERBS_ACCESS_REMOTE_READ")]
+    pub const REMOTE_READ: u32 = 1 << 2;
+    #[doc(alias = "IB_UVERBS_ACCESS_REMOTE_ATOMIC")]
+    pub const REMOTE_ATOMIC: u32 = 1 << 3;
+}
+
+/// Transports of a queue pair (`enum ib_uverbs_qp_type`).
+pub mod qp_type {
+    #[doc(alias = "IB_UVERBS_QPT_RC")]
+    pub const RC: u8 = 2;
+}

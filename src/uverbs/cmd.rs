@@ -1,0 +1,194 @@
+//! An ioctl command under construction: header and attributes in one buffer on the stack.
+//!
+//! # Safety argument
+//!
+//! A command is full of addresses. Every address that [`CmdBuf`] puts into one comes from a reference that it keeps
+//! borrowed until it is issued, mutably for outputs; so while the kernel works nobody else reads what it writes. What
+//! the kernel answers in place are handles and file descriptors; a descriptor is adopted once, because [`Answer::fd`]
+//! takes it out.
+//!
+//! What a *payload* says is not this module's business: a request that names memory by address (`REG_MR`) is unsafe to
+//! build where it is built.
+#![allow(unsafe_code)]
+
+use super::abi::ioctl::{Attr, IoctlHdr, Method, attr, attr_flags};
+use super::errno::Errno;
+use super::sys::Cdev;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Most attributes of one command: as many as QP.CREATE defines, and its driver's two.
+const MAX_ATTRS: usize = 17;
+/// Longest input that travels inside its attribute.
+const INLINE_BYTES: usize = size_of::<u64>();
+const HEADER_WORDS: usize = size_of::<IoctlHdr>() / size_of::<u64>();
+const ATTR_WORDS: usize = size_of::<Attr>() / size_of::<u64>();
+/// What a new file descriptor's attribute holds before the kernel writes it: no descriptor.
+const NO_FD: u64 = -1_i64 as u64;
+
+/// An ioctl command. Attributes are mandatory unless added by a method that says otherwise: the kernel refuses the
+/// command rather than ignoring what it does not know.
+pub struct CmdBuf<'a> {
+    words: [u64; HEADER_WORDS + MAX_ATTRS * ATTR_WORDS],
+    n_attrs: usize,
+    method: Method,
+    driver_id: u32,
+    /// A part did not fit into the interface; `issue` refuses.
+    too_long: bool,
+    borrows: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> CmdBuf<'a> {
+    /// A command without attributes, for a device of `driver_id`.
+    pub fn new(method: Method, driver_id: u32) -> Self {
+        let words = [0; HEADER_WORDS + MAX_ATTRS * ATTR_WORDS];
+        Self { words, n_attrs: 0, method, driver_id, too_long: false, borrows: PhantomData }
+    }
+
+    /// Input of any shape. Up to 8 bytes travel in the attribute itself, more by address.
+    pub fn ptr_in<T: IntoBytes + Immutable + ?Sized>(&mut self, id: u16, value: &'a T) {
+        let bytes = value.as_bytes();
+        let data = match bytes.len() {
+            0..=INLINE_BYTES => inline(bytes),
+            _ => bytes.as_ptr().expose_provenance() as u64,
+        };
+        self.push(id, bytes.len(), attr_flags::MANDATORY, data);
+    }
+
+    /// Output, always by address. The kernel writes at most its length.
+    pub fn ptr_out<T: IntoBytes + FromBytes + ?Sized>(&mut self, id: u16, out: &'a mut T) {
+        self.out(id, attr_flags::MANDATORY, out.as_mut_bytes());
+    }
+
+    /// Output that an older kernel may leave untouched, because it does not know the attribute.
+    pub fn optional_out<T: IntoBytes + FromBytes + ?Sized>(&mut self, id: u16, out: &'a mut T) {
+        self.out(id, 0, out.as_mut_bytes());
+    }
+
+    /// Constant, always 8 bytes.
+    pub fn const_in(&mut self, id: u16, value: u64) {
+        self.push(id, size_of::<u64>(), attr_flags::MANDATORY, value);
+    }
+
+    /// Flags, 4 bytes.
+    pub fn flags_in(&mut self, id: u16, flags: u32) {
+        self.push(id, size_of::<u32>(), attr_flags::MANDATORY, inline(&flags.to_ne_bytes()));
+    }
+
+    /// An existing object.
+    pub fn object_in(&mut self, id: u16, handle: u32) {
+        self.push(id, 0, attr_flags::MANDATORY, u64::from(handle));
+    }
+
+    /// An object that the command makes: see [`Answer::handle`].
+    pub fn object_out(&mut self, id: u16) {
+        self.push(id, 0, attr_flags::MANDATORY, 0);
+    }
+
+    /// An open file.
+    pub fn fd_in(&mut self, id: u16, fd: BorrowedFd<'a>) {
+        self.push(id, 0, attr_flags::MANDATORY, i64::from(fd.as_raw_fd()) as u64);
+    }
+
+    /// A file that the command opens: see [`Answer::fd`].
+    pub fn fd_out(&mut self, id: u16) {
+        self.push(id, 0, attr_flags::MANDATORY, NO_FD);
+    }
+
+    /// The driver's part of request and response; an empty slice adds nothing.
+    pub fn uhw(&mut self, uhw_in: &'a [u8], uhw_out: &'a mut [u8]) {
+        if !uhw_in.is_empty() {
+            self.ptr_in(attr::UHW_IN, uhw_in);
+        }
+        if !uhw_out.is_empty() {
+            self.ptr_out(attr::UHW_OUT, uhw_out);
+        }
+    }
+
+    /// Sends the command. What it makes is in the answer, what it tells in the outputs.
+    pub fn issue(mut self, cdev: &dyn Cdev) -> Result<Answer, Errno> {
+        if self.too_long {
+            return Err(Errno::EMSGSIZE);
+        }
+        let n_words = HEADER_WORDS + self.n_attrs * ATTR_WORDS;
+        let header = IoctlHdr {
+            length: (n_words * size_of::<u64>()) as u16,
+            object_id: self.method.object,
+            method_id: self.method.method,
+            num_attrs: self.n_attrs as u16,
+            reserved1: 0,
+            driver_id: self.driver_id,
+            reserved2: 0,
+        };
+        let header: [u64; HEADER_WORDS] = zerocopy::transmute!(header);
+        self.words[..HEADER_WORDS].copy_from_slice(&header);
+        // SAFETY: every address in the command was made from a reference that is borrowed for 'a, which is alive as
+        // long as `self`, and every length is that reference's; see the module.
+        unsafe { cdev.ioctl(&mut self.words[..n_words]) }?;
+        Ok(Answer { words: self.words, n_attrs: self.n_attrs })
+    }
+
+    fn out(&mut self, id: u16, flags: u16, bytes: &'a mut [u8]) {
+        let len_bytes = bytes.len();
+        self.push(id, len_bytes, flags, bytes.as_mut_ptr().expose_provenance() as u64);
+    }
+
+    fn push(&mut self, attr_id: u16, len_bytes: usize, flags: u16, data: u64) {
+        let at = HEADER_WORDS + self.n_attrs * ATTR_WORDS;
+        let (Ok(len), Some(slot)) = (u16::try_from(len_bytes), self.words.get_mut(at..at + ATTR_WORDS)) else {
+            self.too_long = true;
+            return;
+        };
+        let words: [u64; ATTR_WORDS] = zerocopy::transmute!(Attr { attr_id, len, flags, attr_data: 0, data });
+        slot.copy_from_slice(&words);
+        self.n_attrs += 1;
+    }
+}
+
+/// At most 8 bytes as they lie in an attribute's data: first byte at the lowest address, the rest zero.
+fn inline(bytes: &[u8]) -> u64 {
+    let mut data = [0; INLINE_BYTES];
+    data[..bytes.len()].copy_from_slice(bytes);
+    u64::from_ne_bytes(data)
+}
+
+/// What the kernel wrote into a command's own attributes.
+pub struct Answer {
+    words: [u64; HEADER_WORDS + MAX_ATTRS * ATTR_WORDS],
+    n_attrs: usize,
+}
+
+impl Answer {
+    /// The handle of the object that the command made. `id` is the attribute given to [`CmdBuf::object_out`].
+    pub fn handle(&self, id: u16) -> u32 {
+        self.slot(id).map_or(0, |at| self.words[at] as u32)
+    }
+
+    /// The file that the command opened, once. `id` is the attribute given to [`CmdBuf::fd_out`]; `None` when nothing
+    /// was written there.
+    pub fn fd(&mut self, id: u16) -> Option<OwnedFd> {
+        let at = self.slot(id)?;
+        adopt(std::mem::replace(&mut self.words[at], NO_FD) as i64)
+    }
+
+    /// Index of the word that holds attribute `id`'s data.
+    fn slot(&self, id: u16) -> Option<usize> {
+        self.words[HEADER_WORDS..]
+            .chunks_exact(ATTR_WORDS)
+            .take(self.n_attrs)
+            .position(|words| {
+                let [first, _] = words else { return false };
+                let first: [u16; 4] = zerocopy::transmute!(*first);
+                first[0] == id
+            })
+            .map(|i| HEADER_WORDS + i * ATTR_WORDS + 1)
+    }
+}
+
+/// Takes a file descriptor that a command just returned; `None` for a negative one.
+pub fn adopt(fd: i64) -> Option<OwnedFd> {
+    let raw = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: the implementer of `Cdev` promises that a descriptor in an answer is open and owned by nobody else.
+    Some(unsafe { OwnedFd::from_raw_fd(raw) })
+}

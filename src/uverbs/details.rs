@@ -1,0 +1,404 @@
+//! What the kernel tells of a device without its being opened, beyond what a list needs.
+
+use super::device::{DeviceInfo, GidEntry, GidType};
+use super::discover::Linux;
+use super::errno::Errno;
+use super::error::{Error, Verb};
+use super::nldev;
+use super::sysfs::GidSlot;
+use super::types::{Gid, Lid, LinkLayer, PortNum};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::if_nametoindex;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What there is to know of a device without opening it. Everything is `None` or empty where the kernel does not tell.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DeviceDetails {
+    /// The device's name now; it may have been renamed since it was listed.
+    pub name: String,
+    /// What kind of device it is.
+    pub node_type: Option<NodeType>,
+    /// Description that travels in management packets; set by the administrator.
+    pub node_desc: Option<String>,
+    /// Vendor's board identification.
+    pub board_id: Option<String>,
+    /// Hardware revision.
+    pub hw_rev: Option<String>,
+    /// Vendor's name of the hardware type, as `MT4119`.
+    pub hca_type: Option<String>,
+    /// Firmware version; empty for rxe.
+    pub fw_version: Option<String>,
+    /// The bus device behind it, as `0000:3b:00.0`; none for rxe.
+    pub hardware: Option<String>,
+    /// Kernel driver bound to the bus device, as `mlx5_core`.
+    pub hardware_driver: Option<String>,
+    /// Protocol of the first port: `ib`, `roce`, `iw`, `opa` or `usnic`.
+    pub protocol: Option<String>,
+    /// Device capability bits (`enum ib_uverbs_device_cap_flags` and the kernel's own).
+    pub cap_flags: Option<u64>,
+    /// Whether network namespaces share all devices.
+    pub netns_mode: Option<NetnsMode>,
+    /// Whether `fork` leaves registered memory alone in the parent (kernel 5.12 and later).
+    pub copy_on_fork: Option<bool>,
+    /// The ports, starting with port 1.
+    pub ports: Vec<PortDetails>,
+}
+
+/// What there is to know of a port without opening the device.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PortDetails {
+    /// The port's number.
+    pub port: PortNum,
+    /// Logical state.
+    pub state: Option<PortState>,
+    /// Physical state.
+    pub phys_state: Option<PhysState>,
+    /// Link layer.
+    pub link_layer: Option<LinkLayer>,
+    /// Local identifier; zero on Ethernet. A LID of more than 16 bits (Omni-Path) is left out.
+    pub lid: Option<Lid>,
+    /// LID mask count: the port answers to 2^lmc LIDs.
+    pub lmc: Option<u8>,
+    /// LID of the subnet manager.
+    pub sm_lid: Option<Lid>,
+    /// Service level to the subnet manager.
+    pub sm_sl: Option<u8>,
+    /// Port capability bits (`enum ib_port_capability_mask_bits`).
+    pub cap_mask: Option<u32>,
+    /// Subnet prefix; InfiniBand only.
+    pub subnet_prefix: Option<u64>,
+    /// Speed and width.
+    pub rate: Option<LinkRate>,
+    /// Name of the network device behind the port.
+    pub netdev: Option<String>,
+    /// Index of that network device, if it is in the caller's network namespace.
+    pub netdev_index: Option<u32>,
+    /// Valid entries of the GID table, by index.
+    pub gids: Vec<GidDetails>,
+    /// Index and value of each P_Key that is not zero.
+    pub pkeys: Vec<(u16, u16)>,
+}
+
+/// A GID and the network device it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GidDetails {
+    /// The table entry.
+    pub entry: GidEntry,
+    /// Name of the network device (RoCE), in that device's own network namespace.
+    pub netdev: Option<String>,
+    /// Whether that network device is in the caller's network namespace. Connections over a GID whose network device is
+    /// elsewhere cannot be made.
+    pub netdev_is_here: Option<bool>,
+}
+
+/// Speed of a link as the kernel words it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkRate {
+    /// As `100 Gb/sec (4X EDR)`.
+    pub text: String,
+    /// The same in megabits per second.
+    pub mbps: Option<u32>,
+}
+
+/// Whether network namespaces share RDMA devices (`rdma system show`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetnsMode {
+    /// A device is in one network namespace, and can be used there only.
+    Exclusive,
+    /// Every network namespace can use every device.
+    Shared,
+}
+
+impl fmt::Display for NetnsMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+        })
+    }
+}
+
+macro_rules! named {
+    ($(#[$doc:meta])* $name:ident { $($(#[$item:meta])* $constant:ident = $raw:literal $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $name(pub u8);
+
+        #[allow(missing_docs, reason = "each constant is the C constant of the same name")]
+        impl $name {
+            $($(#[$item])* pub const $constant: Self = Self($raw);)*
+
+            /// The name, for known values.
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 { $($raw => Some($text),)* _ => None }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, "number {}", self.0),
+                }
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+    };
+}
+
+named! {
+    /// Kind of a device (`enum rdma_node_type`). Unknown values are kept.
+    NodeType {
+        CA = 1 "channel adapter",
+        SWITCH = 2 "switch",
+        ROUTER = 3 "router",
+        RNIC = 4 "iWARP NIC",
+        USNIC = 5 "usNIC",
+        USNIC_UDP = 6 "usNIC UDP",
+        UNSPECIFIED = 7 "unspecified",
+    }
+}
+named! {
+    /// Logical state of a port (`enum ib_port_state`, IB spec 14.2.5.6). Unknown values are kept.
+    PortState {
+        NOP = 0 "NOP",
+        DOWN = 1 "DOWN",
+        INIT = 2 "INIT",
+        ARMED = 3 "ARMED",
+        ACTIVE = 4 "ACTIVE",
+        ACTIVE_DEFER = 5 "ACTIVE_DEFER",
+    }
+}
+named! {
+    /// Physical state of a port (`enum ib_port_phys_state`, IB spec 14.2.5.6). Unknown values are kept.
+    PhysState {
+        SLEEP = 1 "SLEEP",
+        POLLING = 2 "POLLING",
+        DISABLED = 3 "DISABLED",
+        PORT_CONFIGURATION_TRAINING = 4 "PORT_CONFIGURATION_TRAINING",
+        LINK_UP = 5 "LINK_UP",
+        LINK_ERROR_RECOVERY = 6 "LINK_ERROR_RECOVERY",
+        PHY_TEST = 7 "PHY_TEST",
+    }
+}
+
+impl Linux {
+    /// Everything there is to know of `device` without opening it, from netlink and sysfs. Works for devices that cannot
+    /// be used, too. Reads every slot of every GID table: on an open device, `gid_table` costs less.
+    pub fn details(&self, device: &DeviceInfo) -> DeviceDetails {
+        let mut nldev = self.nldev();
+        let found = device.index.and_then(|index| nldev.as_mut().ok()?.find(index).ok());
+        let system = nldev.as_mut().ok().and_then(|nldev| nldev.system().ok());
+        let name = found.as_ref().map_or(&device.name, |f| &f.device.name).clone();
+        let told = found.as_ref().map(|f| &f.device);
+        let text = |attribute| self.sysfs.text(&name, attribute);
+
+        let port_count = told.map_or_else(|| self.sysfs.port_count(&name), |d| d.port_count);
+        let interfaces = interfaces();
+        let ports = (1..=port_count)
+            .filter_map(|number| {
+                let port = PortNum::new(u8::try_from(number).ok()?).ok()?;
+                let told = found.as_ref().and_then(|f| f.ports.get(number as usize - 1)?.as_ref().ok());
+                Some(self.port_details(&name, port, told, &interfaces))
+            })
+            .collect();
+        DeviceDetails {
+            node_type: told
+                .and_then(|d| d.node_type)
+                .or_else(|| text("node_type")?.split(':').next()?.parse().ok())
+                .map(NodeType),
+            node_desc: text("node_desc"),
+            board_id: text("board_id"),
+            hw_rev: text("hw_rev"),
+            hca_type: text("hca_type"),
+            fw_version: told.map(|d| d.fw_version.clone()).or_else(|| text("fw_ver")),
+            hardware: self.sysfs.hardware(&name),
+            hardware_driver: self.sysfs.hardware_driver(&name),
+            protocol: told.and_then(|d| d.protocol.clone()),
+            cap_flags: told.and_then(|d| d.cap_flags),
+            netns_mode: system
+                .and_then(|s| s.shared_netns)
+                .map(|shared| if shared { NetnsMode::Shared } else { NetnsMode::Exclusive }),
+            copy_on_fork: system.map(|s| s.copy_on_fork),
+            ports,
+            name,
+        }
+    }
+
+    /// One entry of a port's P_Key table, in host order. Only sysfs has it: no command asks a device for it.
+    pub fn pkey(&self, device: &DeviceInfo, port: PortNum, index: u16) -> Result<u16, Error> {
+        let name = self.current_name(device);
+        let number = u32::from(port.get());
+        if let Some(pkey) = self.sysfs.pkey(&name, number, u32::from(index)) {
+            return Ok(pkey);
+        }
+        let ports = self.sysfs.port_count(&name);
+        if ports == 0 {
+            let error = Error::kernel(Verb::QueryPkey, Errno::ENOENT);
+            let root = self.sysfs.root().display();
+            return Err(error.with_hint(format!("sysfs at {root} does not show {name}, and P_Keys are nowhere else")));
+        }
+        if number > ports {
+            return Err(Error::invalid(Verb::QueryPkey, "port", port, format!("{name} has ports 1 to {ports}")));
+        }
+        let len = self.sysfs.pkey_indexes(&name, number).len();
+        Err(Error::invalid(Verb::QueryPkey, "P_Key index", index, format!("port {port} of {name} has {len} P_Keys")))
+    }
+
+    /// The name of the device of that index now; the name it had, if nobody tells.
+    fn current_name(&self, device: &DeviceInfo) -> String {
+        let found = device.index.and_then(|index| self.nldev().ok()?.find(index).ok());
+        found.map_or_else(|| device.name.clone(), |f| f.device.name)
+    }
+
+    fn port_details(
+        &self,
+        name: &str,
+        port: PortNum,
+        told: Option<&nldev::Port>,
+        interfaces: &[Interface],
+    ) -> PortDetails {
+        let number = u32::from(port.get());
+        let sysfs = &self.sysfs;
+        let lid = |told: Option<u32>, attribute| {
+            told.or_else(|| sysfs.port_hex(name, number, attribute)).and_then(|raw| u16::try_from(raw).ok()).map(Lid)
+        };
+        let decimal = |attribute| sysfs.port_text(name, number, attribute)?.parse().ok();
+        let link_layer = sysfs.link_layer(name, number).or_else(|| told.map(nldev::Port::link_layer));
+        let netdev = told.and_then(|t| t.netdev.clone());
+        // Some(None): the network device behind the port is not here.
+        let port_netdev = told.map(|t| t.netdev.as_ref().map(|(_, name)| name.as_str()));
+        let gids = sysfs
+            .gids(name, number)
+            .into_iter()
+            .map(|slot| gid_details(port, link_layer, slot, port_netdev, interfaces))
+            .collect();
+        PortDetails {
+            port,
+            state: told.and_then(|t| t.state).or_else(|| sysfs.port_enum(name, number, "state")).map(PortState),
+            phys_state: told
+                .and_then(|t| t.phys_state)
+                .or_else(|| sysfs.port_enum(name, number, "phys_state"))
+                .map(PhysState),
+            link_layer,
+            lid: lid(told.and_then(|t| t.lid), "lid"),
+            lmc: told.and_then(|t| t.lmc).or_else(|| decimal("lid_mask_count")),
+            sm_lid: lid(told.and_then(|t| t.sm_lid), "sm_lid"),
+            sm_sl: decimal("sm_sl"),
+            cap_mask: sysfs.port_hex(name, number, "cap_mask").or_else(|| told?.cap_flags.map(|flags| flags as u32)),
+            subnet_prefix: told.and_then(|t| t.subnet_prefix),
+            rate: sysfs.port_text(name, number, "rate").map(LinkRate::parse),
+            netdev_index: netdev.as_ref().map(|n| n.0),
+            netdev: netdev.map(|n| n.1).or_else(|| sysfs.netdev(name, number)),
+            gids,
+            pkeys: sysfs
+                .pkey_indexes(name, number)
+                .into_iter()
+                .filter_map(|index| Some((u16::try_from(index).ok()?, sysfs.pkey(name, number, index)?)))
+                .filter(|(_, pkey)| *pkey != 0)
+                .collect(),
+        }
+    }
+}
+
+impl LinkRate {
+    /// Reads the number in front: whole gigabits, or with one digit behind the point.
+    fn parse(text: String) -> Self {
+        let mbps = (|| {
+            let number = text.split(' ').next()?;
+            let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
+            let tenths = u32::from_str_radix(tenths, 10).ok().filter(|&t| t < 10)?;
+            whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(tenths * 100)
+        })();
+        Self { text, mbps }
+    }
+}
+
+/// An interface of the caller's network namespace with one of its addresses.
+struct Interface {
+    name: String,
+    address: Option<IpAddr>,
+}
+
+/// The interfaces of the caller's network namespace. Empty if they cannot be listed.
+fn interfaces() -> Vec<Interface> {
+    let Ok(addresses) = getifaddrs() else { return Vec::new() };
+    addresses
+        .map(|a| Interface {
+            address: a.address.and_then(|address| {
+                let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+                v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+            }),
+            name: a.interface_name,
+        })
+        .collect()
+}
+
+fn gid_details(
+    port: PortNum,
+    link_layer: Option<LinkLayer>,
+    slot: GidSlot,
+    port_netdev: Option<Option<&str>>,
+    interfaces: &[Interface],
+) -> GidDetails {
+    let netdev_is_here = slot.netdev.as_deref().and_then(|name| is_here(name, slot.gid, port_netdev, interfaces));
+    // The index of a network device that is elsewhere would be that of another one here.
+    let netdev = slot.netdev.as_deref().filter(|_| netdev_is_here == Some(true)).and_then(|n| if_nametoindex(n).ok());
+    // The kernel has one text for InfiniBand and for RoCE v1 (gid_type_str in drivers/infiniband/core/cache.c).
+    let gid_type = match (slot.kind.as_deref(), link_layer) {
+        (Some("RoCE v2"), _) => GidType::RoceV2,
+        (Some("IB/RoCE v1") | None, Some(LinkLayer::InfiniBand)) => GidType::Ib,
+        (Some("IB/RoCE v1"), _) => GidType::RoceV1,
+        _ => GidType::Other(u32::MAX),
+    };
+    GidDetails {
+        entry: GidEntry { port, index: slot.index, gid: slot.gid, gid_type, netdev },
+        netdev: slot.netdev,
+        netdev_is_here,
+    }
+}
+
+/// Whether the network device `netdev` of a GID is in the caller's network namespace. Another one of that name may be, so
+/// the name alone does not tell.
+///
+/// `port_netdev` is the network device behind the port, if it is in the caller's network namespace; `None` if nobody
+/// could be asked.
+fn is_here(netdev: &str, gid: Gid, port_netdev: Option<Option<&str>>, interfaces: &[Interface]) -> Option<bool> {
+    if interfaces.is_empty() {
+        return None;
+    }
+    let mut of_that_name = interfaces.iter().filter(|i| i.name == netdev).peekable();
+    if of_that_name.peek().is_none() {
+        return Some(false);
+    }
+    let address = gid.to_ipv4().map_or(IpAddr::V6(Ipv6Addr::from(gid.0)), |v4: Ipv4Addr| IpAddr::V4(v4));
+    let has_address = of_that_name.any(|i| i.address == Some(address));
+    match port_netdev {
+        // The port's own network device, or one on top of it (VLAN, bond).
+        Some(Some(_)) => Some(true),
+        // The one of that name here is another, unless it carries the very address.
+        Some(None) => Some(has_address),
+        None => has_address.then_some(true),
+    }
+}
+
+impl nldev::Port {
+    /// Only ports that speak the InfiniBand protocol have a LID (`fill_port_info` in
+    /// `drivers/infiniband/core/nldev.c`); all others are Ethernet ports.
+    pub fn link_layer(&self) -> LinkLayer {
+        if self.lid.is_some() { LinkLayer::InfiniBand } else { LinkLayer::Ethernet }
+    }
+}
+
+#[cfg(test)]
+mod tests;

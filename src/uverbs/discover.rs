@@ -1,0 +1,406 @@
+//! Finding the host's RDMA devices and opening them.
+//!
+//! Netlink and sysfs are both asked, and either is enough for a list. Netlink knows the kernel's device index, the driver
+//! and the state of the ports in a handful of system calls, and only of devices that the caller's network namespace may
+//! use. Sysfs is read for what is left: character devices that netlink does not account for, and everything if there is
+//! no netlink.
+
+use super::assess::{Chardev, Driver, Facts, Node, assess};
+use super::device::{DeviceInfo, DriverId, PortInfo, Unusable};
+use super::errno::Errno;
+use super::error::{Error, Lacking, Verb};
+use super::linux;
+use super::netlink::{NetlinkError, Socket};
+use super::nldev::{self, Nldev};
+use super::sys::{Cdev, Sys};
+use super::sysfs::{Sysfs, Uverbs};
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{AccessFlags, faccessat};
+use std::fs::{Metadata, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The RDMA devices of a Linux host. Keeps nothing between two calls, and prints nothing.
+///
+/// Costs of [`devices`](Sys::devices): about ten system calls, and six for each device.
+#[derive(Clone, Debug)]
+pub struct Linux {
+    pub(super) sysfs: Sysfs,
+    dev_dir: PathBuf,
+    netlink: bool,
+}
+
+impl Default for Linux {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Linux {
+    /// The host: `/sys`, `/dev/infiniband` and netlink.
+    pub fn new() -> Self {
+        Self::with_roots("/sys", "/dev/infiniband", true)
+    }
+
+    /// Another sysfs tree and another folder of device files, with or without asking the host's kernel over netlink.
+    /// For tests, and for a host tree that a container has mounted elsewhere.
+    pub fn with_roots(sysfs: impl Into<PathBuf>, dev_dir: impl Into<PathBuf>, netlink: bool) -> Self {
+        Self { sysfs: Sysfs::new(sysfs.into()), dev_dir: dev_dir.into(), netlink }
+    }
+
+    /// Why [`devices`](Sys::devices) finds none, for a person to read.
+    pub fn why_none(&self) -> String {
+        const LOAD: &str = "load a driver: modprobe mlx5_ib; or modprobe rdma_rxe, and rdma link add NAME type rxe \
+                            netdev NETDEV";
+        match self.nldev().and_then(|mut nldev| nldev.system()) {
+            Ok(nldev::System { shared_netns: Some(false), .. }) => {
+                "no device is in this network namespace, and the RDMA subsystem keeps devices to their namespaces (rdma \
+                 system show)"
+                    .to_owned()
+            }
+            Ok(_) => format!("the kernel's RDMA core is loaded, but no driver offers a device; {LOAD}"),
+            Err(_) if self.sysfs.devices().is_some() => {
+                format!("the kernel's RDMA core is loaded, but no driver offers a device; {LOAD}")
+            }
+            Err(NetlinkError::Kernel(Errno::EPROTONOSUPPORT)) => {
+                format!("the kernel's RDMA core is not loaded; {LOAD}")
+            }
+            Err(e) => format!("netlink does not answer ({e}), and {} shows no device", self.sysfs.root().display()),
+        }
+    }
+
+    /// A fresh netlink socket; none is kept, so that a module that is loaded later is seen.
+    pub(super) fn nldev(&self) -> Result<Nldev<Socket>, NetlinkError> {
+        if !self.netlink {
+            return Err(NetlinkError::Kernel(Errno::EPROTONOSUPPORT));
+        }
+        Socket::rdma().map(Nldev::new).map_err(NetlinkError::Kernel)
+    }
+
+    /// Facts about every device, in order.
+    fn facts(&self) -> Result<Vec<Facts>, Error> {
+        let mut nldev = self.nldev();
+        let mut scan = nldev.as_mut().map_err(|e| *e).and_then(Nldev::scan);
+        let verbs = self.sysfs.uverbs_names();
+
+        let mut strangers = self.strangers(&scan, verbs.as_deref());
+        let mut exclusive = false;
+        if let (Ok(nldev), false) = (&mut nldev, strangers.is_empty()) {
+            // A device may have come between the two looks; if it is still not there, it is someone else's.
+            scan = nldev.scan();
+            strangers = self.strangers(&scan, verbs.as_deref());
+            exclusive = nldev.system().is_ok_and(|s| s.shared_netns == Some(false));
+        }
+
+        match scan {
+            Ok(found) => Ok(self.merge(found, strangers, exclusive)),
+            Err(_) if verbs.is_some() || self.sysfs.is_mounted() => Ok(self.sysfs_only(strangers)),
+            Err(e) => Err(Error::NoDevice {
+                wanted: "can be listed".into(),
+                hint: Some(
+                    format!("netlink does not answer ({e}), and there is no sysfs at {}", self.sysfs.root().display())
+                        .into(),
+                ),
+            }),
+        }
+    }
+
+    /// The uverbs character devices that netlink told nothing of.
+    fn strangers(&self, scan: &Result<Vec<nldev::Found>, NetlinkError>, names: Option<&[String]>) -> Vec<Uverbs> {
+        let known = |name: &str| {
+            scan.iter().flatten().any(|found| found.chardev.as_ref().is_ok_and(|chardev| chardev.name == name))
+        };
+        names.unwrap_or_default().iter().filter(|name| !known(name)).map(|name| self.sysfs.uverbs(name)).collect()
+    }
+
+    /// Devices as netlink told them, then those that only sysfs shows.
+    fn merge(&self, found: Vec<nldev::Found>, mut strangers: Vec<Uverbs>, exclusive: bool) -> Vec<Facts> {
+        let mut facts = Vec::new();
+        for device in found {
+            let chardev = match &device.chardev {
+                Ok(chardev) => Some(Uverbs {
+                    name: chardev.name.clone(),
+                    ibdev: None,
+                    abi: Some(chardev.abi),
+                    dev: Some(chardev.dev),
+                }),
+                // A kernel that cannot tell the character device: sysfs can, by name.
+                Err(_) => strangers
+                    .iter()
+                    .position(|s| s.ibdev.as_deref() == Some(&device.device.name))
+                    .map(|at| strangers.remove(at)),
+            };
+            if chardev.is_none() && device.is_gone() {
+                continue;
+            }
+            facts.push(self.from_netlink(device, chardev));
+        }
+        // One whose name cannot be read has just gone.
+        for uverbs in strangers.into_iter().filter(|s| s.ibdev.is_some()) {
+            facts.push(Facts {
+                other_namespace: exclusive,
+                ..self.from_sysfs(uverbs, "netlink does not show the device")
+            });
+        }
+        facts
+    }
+
+    fn from_netlink(&self, found: nldev::Found, uverbs: Option<Uverbs>) -> Facts {
+        let driver = match found.chardev.as_ref().ok().and_then(|c| c.driver) {
+            Some(driver) => Driver::Known(driver),
+            None => self.guess_driver(&found.device.name, "netlink does not tell it for this device"),
+        };
+        Facts {
+            index: Some(found.device.index),
+            driver,
+            abi: uverbs.as_ref().and_then(|u| u.abi),
+            other_namespace: false,
+            chardev: uverbs.map_or(Chardev::None, |u| self.chardev(u)),
+            node_guid: found.device.node_guid,
+            sys_image_guid: found.device.sys_image_guid,
+            fw_version: Some(found.device.fw_version.clone()),
+            ports: found.ports.iter().map(port_info).collect(),
+            netdevs: found
+                .ports
+                .iter()
+                .map(|port| port.as_ref().ok()?.netdev.as_ref().map(|(_, name)| name.clone()))
+                .collect(),
+            name: found.device.name,
+        }
+    }
+
+    /// Everything from sysfs. Also lists devices without a character device, which `infiniband_verbs` does not show.
+    fn sysfs_only(&self, uverbs: Vec<Uverbs>) -> Vec<Facts> {
+        const SILENT: &str = "netlink does not answer";
+        let mut facts: Vec<Facts> = Vec::new();
+        let mut rest = self.sysfs.devices().unwrap_or_default();
+        for uverbs in uverbs {
+            let Some(ibdev) = &uverbs.ibdev else { continue };
+            rest.retain(|name| name != ibdev);
+            facts.push(self.from_sysfs(uverbs, SILENT));
+        }
+        facts.extend(rest.into_iter().map(|name| self.device_from_sysfs(name, Chardev::None, None, SILENT)));
+        facts
+    }
+
+    fn from_sysfs(&self, uverbs: Uverbs, why_no_driver: &str) -> Facts {
+        let name = uverbs.ibdev.clone().unwrap_or_default();
+        let abi = uverbs.abi;
+        self.device_from_sysfs(name, self.chardev(uverbs), abi, why_no_driver)
+    }
+
+    fn device_from_sysfs(&self, name: String, chardev: Chardev, abi: Option<u32>, why_no_driver: &str) -> Facts {
+        let ports = 1..=self.sysfs.port_count(&name);
+        Facts {
+            index: None,
+            driver: self.guess_driver(&name, why_no_driver),
+            abi,
+            other_namespace: false,
+            chardev,
+            node_guid: self.sysfs.guid(&name, "node_guid"),
+            sys_image_guid: self.sysfs.guid(&name, "sys_image_guid"),
+            fw_version: self.sysfs.text(&name, "fw_ver"),
+            ports: ports
+                .clone()
+                .map(|port| PortInfo {
+                    state: self.sysfs.port_enum(&name, port, "state"),
+                    link_layer: self.sysfs.link_layer(&name, port),
+                })
+                .collect(),
+            netdevs: ports.map(|port| self.sysfs.netdev(&name, port)).collect(),
+            name,
+        }
+    }
+
+    /// The driver from what only that driver shows in sysfs, never from the device's name: names are free.
+    ///
+    /// A wrong guess does no harm: every command names the driver, and the kernel refuses commands for another one.
+    fn guess_driver(&self, device: &str, why: &str) -> Driver {
+        // Only rxe has this attribute (drivers/infiniband/sw/rxe/rxe_verbs.c). On old kernels rxe also points to the
+        // hardware of its network device, so this comes first.
+        if self.sysfs.text(device, "parent").is_some() {
+            return Driver::Known(DriverId::RXE);
+        }
+        // Other software devices may point to a network card, too; they have no hardware description of their own.
+        let hardware = self.sysfs.hardware_driver(device);
+        let described = self.sysfs.text(device, "hca_type").or_else(|| self.sysfs.text(device, "board_id"));
+        match hardware.as_deref().filter(|_| described.is_some()).and_then(DriverId::of_hardware_driver) {
+            Some(driver) => Driver::Known(driver),
+            None => Driver::Unknown(format!(
+                "{why}, and sysfs gives no sure sign of it (hardware driver: {})",
+                hardware.as_deref().unwrap_or("none")
+            )),
+        }
+    }
+
+    fn chardev(&self, uverbs: Uverbs) -> Chardev {
+        let Some(dev) = uverbs.dev else {
+            return Chardev::Bad(format!("the device number of {} cannot be read", uverbs.name));
+        };
+        let path = self.dev_dir.join(&uverbs.name);
+        let node = look_at(&path, dev);
+        match node {
+            Node::Ready | Node::Denied(_) => Chardev::At { dev, path, node },
+            // A container may have the device under another name.
+            Node::Missing | Node::NotCharDevice | Node::Wrong(_) => match self.node_of(dev) {
+                Some((path, node)) => Chardev::At { dev, path, node },
+                None => Chardev::At { dev, path, node },
+            },
+        }
+    }
+
+    /// A device file of number `dev`, whatever its name.
+    fn node_of(&self, dev: (u32, u32)) -> Option<(PathBuf, Node)> {
+        let entries = std::fs::read_dir(&self.dev_dir).ok()?;
+        entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .map(|path| {
+                let node = look_at(&path, dev);
+                (path, node)
+            })
+            .find(|(_, node)| matches!(node, Node::Ready | Node::Denied(Errno::EACCES | Errno::EPERM)))
+    }
+
+    /// Whether the device that `device` describes still is what it was: a device number is given to the next device as
+    /// soon as it is free, an index is not.
+    fn is_same(&self, device: &DeviceInfo) -> bool {
+        let Some(index) = device.index else { return true };
+        match self.nldev().and_then(|mut nldev| nldev.chardev(index)) {
+            Ok(chardev) => Some(chardev.dev) == device.dev,
+            Err(NetlinkError::Kernel(Errno::EINVAL | Errno::ENODEV)) => false,
+            Err(_) => true,
+        }
+    }
+}
+
+impl Sys for Linux {
+    fn devices(&self) -> Result<Vec<DeviceInfo>, Error> {
+        Ok(self.facts()?.into_iter().map(|facts| assess(facts, usize::BITS)).collect())
+    }
+
+    fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn Cdev>, Error> {
+        let driver = provider(device)?;
+        let (Some(path), Some(dev)) = (&device.node, device.dev) else {
+            return Err(gone(
+                device,
+                device.usable.as_ref().err().map_or("it has no device file".into(), |e| e.to_string()),
+            ));
+        };
+        // Looked at before it is opened, because opening another device may set something off.
+        let metadata = std::fs::metadata(path).map_err(|e| open_error(device, path, &e))?;
+        check_number(device, path, &metadata, dev)?;
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| open_error(device, path, &e))?;
+        // And again, because the file may have been replaced in between.
+        let metadata = file.metadata().map_err(|e| open_error(device, path, &e))?;
+        check_number(device, path, &metadata, dev)?;
+        if !self.is_same(device) {
+            return Err(gone(device, "it has been removed since it was listed; list the devices again".into()));
+        }
+        Ok(linux::cdev(file, driver.0))
+    }
+}
+
+/// The driver, if this library has a provider for it.
+fn provider(device: &DeviceInfo) -> Result<DriverId, Error> {
+    let verb = Verb::OpenDevice;
+    let unsupported = |what: String| Error::Unsupported { verb, what: what.into(), by: Lacking::Library };
+    match (&device.usable, device.driver) {
+        (Err(Unusable::AbiVersion { driver, found, min, max }), _) => Err(Error::Abi {
+            verb,
+            what: format!("provider ABI version of driver {driver}").into(),
+            need: format!("{min} to {max}").into(),
+            got: found.to_string().into(),
+        }),
+        (Err(why @ (Unusable::NoProvider(_) | Unusable::UnknownDriver(_) | Unusable::PointerWidth(_))), _) => {
+            Err(unsupported(format!("{} ({why})", device.name)))
+        }
+        (Err(why @ (Unusable::OtherNamespace | Unusable::NoCharDevice | Unusable::BadEntry(_))), _) => {
+            Err(gone(device, why.to_string()))
+        }
+        // What hinders at the device file may have been mended since: opening it tells.
+        (_, Some(driver)) => Ok(driver),
+        (_, None) => Err(unsupported(format!("{} (its driver is not known)", device.name))),
+    }
+}
+
+fn gone(device: &DeviceInfo, why: String) -> Error {
+    Error::NoDevice { wanted: device.name.clone().into(), hint: Some(why.into()) }
+}
+
+fn check_number(device: &DeviceInfo, path: &Path, metadata: &Metadata, need: (u32, u32)) -> Result<(), Error> {
+    match number(metadata) {
+        Some(found) if found == need => Ok(()),
+        Some((found_major, found_minor)) => {
+            let (need_major, need_minor) = need;
+            let path = path.to_owned();
+            Err(gone(
+                device,
+                Unusable::WrongNode { path, found_major, found_minor, need_major, need_minor }.to_string(),
+            ))
+        }
+        None => Err(gone(device, Unusable::NotCharDevice(path.to_owned()).to_string())),
+    }
+}
+
+/// What the kernel meant by refusing to open the device file (`ib_uverbs_open` in
+/// `drivers/infiniband/core/uverbs_main.c`).
+fn open_error(device: &DeviceInfo, path: &Path, e: &std::io::Error) -> Error {
+    let errno = Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
+    let error = Error::kernel(Verb::OpenDevice, errno);
+    match errno {
+        Errno::ENOENT => gone(device, Unusable::NoNode(path.to_owned()).to_string()),
+        Errno::EACCES => error.with_hint(Unusable::NoPermission(path.to_owned()).to_string()),
+        Errno::EPERM => error.with_hint(format!(
+            "{} belongs to another network namespace (rdma system show: exclusive), or the control group of this \
+             container forbids {}",
+            device.name,
+            path.display()
+        )),
+        Errno::ENXIO | Errno::ENODEV => error.with_hint(format!("{} is going away", device.name)),
+        _ => error,
+    }
+}
+
+/// Major and minor number of a character device.
+fn number(metadata: &Metadata) -> Option<(u32, u32)> {
+    let dev = metadata.rdev();
+    metadata.file_type().is_char_device().then(|| (libc::major(dev), libc::minor(dev)))
+}
+
+/// What is at `path`, where the device of number `dev` should be. Permission is that of the effective user.
+fn look_at(path: &Path, dev: (u32, u32)) -> Node {
+    let denied = |errno| if errno == Errno::ENOENT { Node::Missing } else { Node::Denied(errno) };
+    match std::fs::metadata(path) {
+        Err(e) => denied(Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO))),
+        Ok(metadata) => match number(&metadata) {
+            None => Node::NotCharDevice,
+            Some(found) if found != dev => Node::Wrong(found),
+            Some(_) => match faccessat(AT_FDCWD, path, AccessFlags::R_OK | AccessFlags::W_OK, AtFlags::AT_EACCESS) {
+                Ok(()) => Node::Ready,
+                Err(e) => denied(e.into()),
+            },
+        },
+    }
+}
+
+/// A port as netlink told it.
+fn port_info(port: &Result<nldev::Port, NetlinkError>) -> PortInfo {
+    match port {
+        Ok(port) => PortInfo { state: port.state, link_layer: Some(port.link_layer()) },
+        Err(_) => PortInfo::default(),
+    }
+}
+
+impl nldev::Found {
+    /// Whether the device went away between the list and the questions about it.
+    fn is_gone(&self) -> bool {
+        let no_such = |e: &NetlinkError| matches!(e, NetlinkError::Kernel(Errno::EINVAL | Errno::ENODEV));
+        self.chardev.as_ref().is_err_and(no_such)
+            && !self.ports.is_empty()
+            && self.ports.iter().all(|port| port.as_ref().is_err_and(no_such))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! Events: records read from the files of completion channels and contexts.
+
+use super::abi::verbs::{AsyncEventDesc, CompEventDesc};
+use super::errno::Errno;
+use super::error::{Error, Verb};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// What happened (`enum ib_event_type`). Unknown numbers are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AsyncEventType(pub u32);
+
+macro_rules! event_types {
+    ($($name:ident = $raw:literal;)*) => {
+        #[allow(missing_docs, reason = "each constant is the C constant of the same name")]
+        impl AsyncEventType {
+            $(pub const $name: Self = Self($raw);)*
+        }
+        impl AsyncEventType {
+            /// The C name without its prefix, for known values.
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 { $($raw => Some(stringify!($name)),)* _ => None }
+            }
+        }
+    };
+}
+
+event_types! {
+    CQ_ERR = 0;
+    QP_FATAL = 1;
+    QP_REQ_ERR = 2;
+    QP_ACCESS_ERR = 3;
+    COMM_EST = 4;
+    SQ_DRAINED = 5;
+    PATH_MIG = 6;
+    PATH_MIG_ERR = 7;
+    DEVICE_FATAL = 8;
+    PORT_ACTIVE = 9;
+    PORT_ERR = 10;
+    LID_CHANGE = 11;
+    PKEY_CHANGE = 12;
+    SM_CHANGE = 13;
+    SRQ_ERR = 14;
+    SRQ_LIMIT_REACHED = 15;
+    QP_LAST_WQE_REACHED = 16;
+    CLIENT_REREGISTER = 17;
+    GID_CHANGE = 18;
+    WQ_FATAL = 19;
+}
+
+/// What an asynchronous event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The object with this user handle.
+    Object(u64),
+    /// The port with this number.
+    Port(u64),
+    /// The device as a whole.
+    Device,
+}
+
+impl AsyncEventType {
+    /// Whether an event's element is a port number: the port events of IB spec 11.6.3.
+    const fn is_port_event(self) -> bool {
+        matches!(self.0, 9..=13 | 17 | 18)
+    }
+}
+
+impl fmt::Display for AsyncEventType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "event {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for AsyncEventType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AsyncEventType({self})")
+    }
+}
+
+/// One asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    pub event_type: AsyncEventType,
+    pub subject: Subject,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// There is something to read.
+    Ready,
+    /// The time is over.
+    TimedOut,
+    /// A signal came. Whether to go on waiting is the caller's choice.
+    Interrupted,
+}
+
+/// Reads all completion events that are there, without waiting, and passes on the user handle of each one's completion
+/// queue. Returns how many there were.
+pub fn read_comp_events(fd: BorrowedFd<'_>, mut each: impl FnMut(u64)) -> Result<usize, Error> {
+    read_records(fd, Verb::GetCqEvent, |record: CompEventDesc| each(record.cq_handle))
+}
+
+/// Reads all asynchronous events that are there, without waiting. Returns how many there were.
+pub fn read_async_events(fd: BorrowedFd<'_>, mut each: impl FnMut(AsyncEvent)) -> Result<usize, Error> {
+    read_records(fd, Verb::GetAsyncEvent, |record: AsyncEventDesc| {
+        let event_type = AsyncEventType(record.event_type);
+        let subject = match event_type {
+            AsyncEventType::DEVICE_FATAL => Subject::Device,
+            port if port.is_port_event() => Subject::Port(record.element),
+            _ => Subject::Object(record.element),
+        };
+        each(AsyncEvent { event_type, subject });
+    })
+}
+
+/// Waits until `fd` can be read, at most until `deadline`. `verb` names the wait in errors.
+pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>, verb: Verb) -> Result<Wait, Error> {
+    let timeout = match deadline {
+        None => PollTimeout::NONE,
+        Some(deadline) => round_up(deadline.saturating_duration_since(Instant::now())),
+    };
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    match poll(&mut fds, timeout) {
+        Ok(0) => Ok(Wait::TimedOut),
+        Ok(_) => match fds[0].revents() {
+            Some(events) if events.contains(PollFlags::POLLIN) => Ok(Wait::Ready),
+            // The kernel reports an error once the file's context is gone.
+            _ => Err(Error::DeviceGone { verb }),
+        },
+        Err(nix::errno::Errno::EINTR) => Ok(Wait::Interrupted),
+        Err(errno) => Err(Error::kernel(verb, errno.into())),
+    }
+}
+
+/// Milliseconds, rounded up so that a wait never ends before its deadline; at most what poll() takes.
+fn round_up(wait: Duration) -> PollTimeout {
+    let ms = wait.as_nanos().div_ceil(1_000_000);
+    PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
+}
+
+/// Makes reads return at once.
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+/// Reads records of type `T` until there are no more. The kernel returns one per read, and refuses a buffer that is
+/// shorter.
+fn read_records<T>(fd: BorrowedFd<'_>, verb: Verb, mut each: impl FnMut(T)) -> Result<usize, Error>
+where
+    T: FromBytes + IntoBytes + FromZeros,
+{
+    let mut n_records = 0;
+    loop {
+        let mut record = T::new_zeroed();
+        match nix::unistd::read(fd, record.as_mut_bytes()) {
+            Ok(n) if n == size_of::<T>() => {
+                each(record);
+                n_records += 1;
+            }
+            // End of file: nobody writes any more.
+            Ok(0) => return Err(Error::DeviceGone { verb }),
+            Ok(n) => {
+                return Err(Error::Abi {
+                    verb,
+                    what: "event record".into(),
+                    need: format!("{} bytes", size_of::<T>()).into(),
+                    got: format!("{n} bytes").into(),
+                });
+            }
+            Err(nix::errno::Errno::EAGAIN) => return Ok(n_records),
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(Error::kernel(verb, errno.into())),
+        }
+    }
+}

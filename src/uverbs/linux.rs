@@ -1,0 +1,108 @@
+//! The real device file, `/dev/infiniband/uverbsN`.
+//!
+//! # Safety argument
+//!
+//! [`LinuxCdev`] passes commands to the kernel as they are, and keeps the implementer's part of [`Cdev`] because the
+//! kernel does: objects and mappings are reference-counted there, a mapping outlives the file it was made from, and a
+//! new file descriptor belongs to nobody yet. That the file *is* a verbs device is for [`open_node`]'s caller to see to;
+//! any other file refuses the ioctl.
+#![allow(unsafe_code)]
+
+use super::abi::ioctl::RDMA_VERBS_IOCTL;
+use super::errno::Errno;
+use super::error::{Error, Verb};
+use super::sys::Cdev;
+use crate::mem::map::Mapping;
+use memmap2::MmapOptions;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Opens the device file at `path`, which belongs to a device of the kernel driver `driver_id`
+/// (`enum rdma_driver_id`). It is closed on exec.
+pub fn open_node(path: &Path, driver_id: u32) -> Result<Arc<dyn Cdev>, Error> {
+    // std opens with O_CLOEXEC.
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| open_refused(path, &e))?;
+    Ok(Arc::new(LinuxCdev { file, driver_id }))
+}
+
+/// Commands on an open device file of the kernel driver `driver_id` (`enum rdma_driver_id`).
+pub fn cdev(file: File, driver_id: u32) -> Arc<dyn Cdev> {
+    Arc::new(LinuxCdev { file, driver_id })
+}
+
+/// An open device file.
+struct LinuxCdev {
+    file: File,
+    driver_id: u32,
+}
+
+// SAFETY: see the module's safety argument.
+unsafe impl Cdev for LinuxCdev {
+    /// No answer leads to a second try, not even `EINTR`: a command that was interrupted may have had an effect.
+    unsafe fn ioctl(&self, command: &mut [u64]) -> Result<(), Errno> {
+        // SAFETY: the kernel reads the command's own length from its header, which the caller made; what the addresses
+        // in it lead to is the caller's part.
+        let returned =
+            unsafe { libc::ioctl(self.file.as_raw_fd(), RDMA_VERBS_IOCTL as libc::Ioctl, command.as_mut_ptr()) };
+        if returned < 0 { Err(Errno::last()) } else { Ok(()) }
+    }
+
+    unsafe fn write(&self, command: &[u64]) -> Result<(), Errno> {
+        let len_bytes = size_of_val(command);
+        // SAFETY: the buffer is live for the call; what the addresses in it lead to is the caller's part.
+        let written = unsafe { libc::write(self.file.as_raw_fd(), command.as_ptr().cast(), len_bytes) };
+        match usize::try_from(written) {
+            Ok(n) if n == len_bytes => Ok(()),
+            // The kernel takes a command as a whole. This is no verbs device.
+            Ok(_) => Err(Errno::EPROTO),
+            Err(_) => Err(Errno::last()),
+        }
+    }
+
+    fn map(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno> {
+        let map = MmapOptions::new()
+            .offset(offset)
+            .len(len_bytes)
+            .map_raw(&self.file)
+            .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EINVAL)))?;
+        let ptr = NonNull::new(map.as_mut_ptr()).ok_or(Errno::EINVAL)?;
+        // SAFETY: the memory is mapped, shared, readable and writable, from `ptr` on for `map.len()` bytes until `map`,
+        // which becomes the owner, is dropped; moving a `MmapRaw` does not move its memory. memmap2 made no reference.
+        Ok(unsafe { Mapping::from_raw(ptr, map.len(), Box::new(map)) })
+    }
+
+    fn driver_id(&self) -> u32 {
+        self.driver_id
+    }
+
+    fn raw_fd(&self) -> Option<RawFd> {
+        Some(self.file.as_raw_fd())
+    }
+}
+
+fn open_refused(path: &Path, error: &io::Error) -> Error {
+    let errno = Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
+    let path = path.display();
+    let hint = match errno {
+        Errno::ENOENT => format!("{path} does not exist"),
+        Errno::EACCES => {
+            format!("no permission for {path}: run as root, or give the user read and write access to it")
+        }
+        Errno::EPERM => format!(
+            "{path} may not be used from here: the device belongs to another network namespace, or the container's \
+             device policy forbids it"
+        ),
+        Errno::ENXIO | Errno::ENODEV => format!("{path} has no device behind it (any more)"),
+        Errno::EMFILE | Errno::ENFILE => "too many open files: raise the limit (ulimit -n)".to_owned(),
+        _ => format!("{path}"),
+    };
+    match errno {
+        // Here EIO is the file system's.
+        Errno::EIO => Error::Kernel { verb: Verb::OpenDevice, errno, hint: Some(hint.into()) },
+        _ => Error::kernel(Verb::OpenDevice, errno).with_hint(hint),
+    }
+}
