@@ -1,10 +1,10 @@
-//! The bytes that rxe shares with its users: `include/uapi/rdma/rdma_user_rxe.h`, and the completion from
-//! `include/uapi/rdma/ib_user_verbs.h`.
+//! The bytes that rxe shares with its users: `include/uapi/rdma/rdma_user_rxe.h`. A completion is
+//! [`Wc`](crate::uverbs::abi::verbs::Wc).
 //!
 //! All integers are in native byte order, except an immediate, which is big endian. Every struct is free of padding
-//! (zerocopy refuses it otherwise), and its size and offsets are asserted below.
+//! (zerocopy refuses it otherwise).
 
-use std::mem::{offset_of, size_of};
+use crate::uverbs::abi::layout;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Start of a mapped queue; the slots follow. Each index has a cache line pair of its own.
@@ -24,6 +24,7 @@ pub struct QueueBuf {
     pub consumer_index: u32,
     pub pad_3: [u32; 31],
 }
+layout!(QueueBuf, 384, log2_elem_size @ 0, index_mask @ 4, producer_index @ 128, consumer_index @ 256);
 
 /// What a send work request asks for, common to all opcodes. First 24 bytes of [`SendWqe`].
 #[doc(alias = "rxe_send_wr")]
@@ -40,6 +41,7 @@ pub struct SendWr {
     /// Immediate data in big endian (`imm_data`), or the key to invalidate (`invalidate_rkey`).
     pub ex: u32,
 }
+layout!(SendWr, 24, wr_id @ 0, opcode @ 12, send_flags @ 16, ex @ 20);
 
 /// Remote side of a WRITE or READ, at offset 24 of [`SendWqe`].
 #[doc(alias = "rdma")]
@@ -50,6 +52,7 @@ pub struct WrRdma {
     pub rkey: u32,
     pub reserved: u32,
 }
+layout!(WrRdma, 16, rkey @ 8);
 
 /// Remote side and operands of an atomic, at offset 24 of [`SendWqe`].
 #[doc(alias = "atomic")]
@@ -65,6 +68,7 @@ pub struct WrAtomic {
     pub rkey: u32,
     pub reserved: u32,
 }
+layout!(WrAtomic, 32, compare_add @ 8, swap @ 16, rkey @ 24);
 
 /// The kernel's progress on a send work request, at offset 144 of [`SendWqe`].
 ///
@@ -89,6 +93,7 @@ pub struct SendState {
     pub has_rd_atomic: u32,
     pub dma: DmaInfo,
 }
+layout!(SendState, 64, iova @ 8, mask @ 16, ssn @ 32, has_rd_atomic @ 36, dma @ 40);
 
 /// Where the payload of a work request is, and how much of it is done. Scatter/gather entries or inline data follow.
 #[doc(alias = "rxe_dma_info")]
@@ -107,6 +112,7 @@ pub struct DmaInfo {
     pub sge_offset: u32,
     pub reserved: u32,
 }
+layout!(DmaInfo, 24, resid @ 4, cur_sge @ 8, num_sge @ 12, sge_offset @ 16);
 
 /// Scatter/gather entry.
 #[doc(alias = "rxe_sge")]
@@ -118,6 +124,7 @@ pub struct RxeSge {
     pub length: u32,
     pub lkey: u32,
 }
+layout!(RxeSge, 16, length @ 8, lkey @ 12);
 
 /// Send work queue element. Written in parts, never as a whole.
 #[doc(alias = "rxe_send_wqe")]
@@ -129,6 +136,7 @@ pub struct SendWqe {
     pub op: [u8; 120],
     pub state: SendState,
 }
+layout!(SendWqe, 208, op @ 24, state @ 144);
 
 /// Receive work queue element.
 #[doc(alias = "rxe_recv_wqe")]
@@ -141,36 +149,7 @@ pub struct RecvWqe {
     pub padding: u32,
     pub dma: DmaInfo,
 }
-
-/// Completion queue element, at the start of a completion queue's slot.
-#[doc(alias = "ib_uverbs_wc")]
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Cqe {
-    /// Of the work request.
-    pub wr_id: u64,
-    /// `enum ib_wc_status`. Other than 0: only `wr_id`, `status`, `vendor_err` and `qp_num` hold.
-    pub status: u32,
-    /// `enum ib_wc_opcode`.
-    pub opcode: u32,
-    pub vendor_err: u32,
-    /// Bytes of the message.
-    pub byte_len: u32,
-    /// Immediate data in big endian (`imm_data`), or the invalidated key (`invalidate_rkey`), as `wc_flags` tells.
-    pub ex: u32,
-    /// Own queue pair.
-    pub qp_num: u32,
-    /// Peer's queue pair.
-    pub src_qp: u32,
-    /// `enum ib_wc_flags`. rxe sets GRH on every receive, connected or not.
-    pub wc_flags: u32,
-    pub pkey_index: u16,
-    pub slid: u16,
-    pub sl: u8,
-    pub dlid_path_bits: u8,
-    pub port_num: u8,
-    pub reserved: u8,
-}
+layout!(RecvWqe, 40, wr_id @ 0, dma @ 16);
 
 /// Where to map a queue from.
 #[doc(alias = "mminfo")]
@@ -183,6 +162,7 @@ pub struct MmapInfo {
     pub size: u32,
     pub pad: u32,
 }
+layout!(MmapInfo, 16, size @ 8);
 
 /// The driver's answer to creating a completion queue.
 #[doc(alias = "rxe_create_cq_resp")]
@@ -191,6 +171,7 @@ pub struct MmapInfo {
 pub struct CreateCqResp {
     pub mi: MmapInfo,
 }
+layout!(CreateCqResp, 16, mi @ 0);
 
 /// The driver's answer to creating a queue pair.
 #[doc(alias = "rxe_create_qp_resp")]
@@ -200,6 +181,7 @@ pub struct CreateQpResp {
     pub rq_mi: MmapInfo,
     pub sq_mi: MmapInfo,
 }
+layout!(CreateQpResp, 32, rq_mi @ 0, sq_mi @ 16);
 
 /// `enum ib_uverbs_wr_opcode`, those that a connected queue pair takes here.
 pub mod opcode {
@@ -217,35 +199,3 @@ pub mod send_flags {
     /// The payload is in the work queue element itself.
     pub const INLINE: u32 = 8;
 }
-
-const _: () = {
-    assert!(size_of::<QueueBuf>() == 384);
-    assert!(offset_of!(QueueBuf, producer_index) == 128);
-    assert!(offset_of!(QueueBuf, consumer_index) == 256);
-
-    assert!(size_of::<SendWr>() == 24);
-    assert!(size_of::<WrRdma>() == 16);
-    assert!(size_of::<WrAtomic>() == 32);
-    assert!(size_of::<SendWqe>() == 208);
-    assert!(offset_of!(SendWqe, op) == 24);
-    assert!(offset_of!(SendWqe, state) == 144);
-    assert!(offset_of!(SendState, iova) == 152 - 144);
-    assert!(offset_of!(SendState, has_rd_atomic) == 180 - 144);
-    assert!(offset_of!(SendState, dma) == 184 - 144);
-    assert!(offset_of!(DmaInfo, num_sge) == 196 - 184);
-    assert!(size_of::<DmaInfo>() == 24);
-    assert!(size_of::<RxeSge>() == 16);
-
-    assert!(size_of::<RecvWqe>() == 40);
-    assert!(offset_of!(RecvWqe, dma) == 16);
-
-    assert!(size_of::<Cqe>() == 48);
-    assert!(offset_of!(Cqe, ex) == 24);
-    assert!(offset_of!(Cqe, wc_flags) == 36);
-    assert!(offset_of!(Cqe, port_num) == 46);
-
-    assert!(size_of::<MmapInfo>() == 16);
-    assert!(size_of::<CreateCqResp>() == 16);
-    assert!(size_of::<CreateQpResp>() == 32);
-    assert!(offset_of!(CreateQpResp, sq_mi) == 16);
-};

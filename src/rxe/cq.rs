@@ -6,16 +6,19 @@
 //! back. [`RxeCqe`] borrows the queue, so it cannot outlive that.
 #![allow(unsafe_code)]
 
-use super::abi::Cqe;
 use super::queue::Consumer;
 use super::ring_memory::{MappedRing, RingMemory};
+use crate::uverbs::abi::verbs::Wc;
 use crate::uverbs::wr::{WcOpcode, WcStatus};
 use std::marker::PhantomData;
 use std::mem::size_of;
 use std::ptr::NonNull;
 
 /// Bytes of a completion queue's slot that are used.
-pub const CQE_BYTES: usize = size_of::<Cqe>();
+pub const CQE_BYTES: usize = size_of::<Wc>();
+
+/// `IB_WC_WITH_IMM` (`include/rdma/ib_verbs.h`).
+const WITH_IMM: u32 = 2;
 
 /// The polling end of one completion queue.
 pub struct RxeCq<M = MappedRing> {
@@ -67,14 +70,14 @@ impl<M: RingMemory> RxeCq<M> {
 /// A completion, still in its slot. Fields are read when asked for.
 #[derive(Clone, Copy)]
 pub struct RxeCqe<'cq> {
-    slot: NonNull<Cqe>,
+    slot: NonNull<Wc>,
     _queue: PhantomData<&'cq ()>,
 }
 
 macro_rules! field {
     ($cqe:ident . $field:ident) => {
         // SAFETY: made by `RxeCq::next` only, from a slot that the kernel has filled, that is aligned and large enough
-        // for a `Cqe` (checked in `RxeCq::new`), and that is not given back while the queue is borrowed. No reference to
+        // for a `Wc` (checked in `RxeCq::new`), and that is not given back while the queue is borrowed. No reference to
         // the slot is made. Every bit pattern is a valid integer.
         unsafe { (&raw const (*$cqe.slot.as_ptr()).$field).read() }
     };
@@ -117,10 +120,12 @@ impl RxeCqe<'_> {
         field!(self.byte_len)
     }
 
-    /// Immediate data in host order, if [`wc_flags`](Self::wc_flags) says there is any.
+    /// Immediate data in host order, of a receive that has any. The flag is set on the sender's completion as well, where
+    /// it says nothing.
     #[inline(always)]
-    pub fn imm(self) -> u32 {
-        u32::from_be(field!(self.ex))
+    pub fn imm(self) -> Option<u32> {
+        let has_imm = self.wc_flags() & WITH_IMM != 0 && self.opcode().is_recv();
+        has_imm.then(|| u32::from_be(field!(self.ex)))
     }
 
     /// Peer's queue pair.

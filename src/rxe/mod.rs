@@ -1,4 +1,10 @@
-//! The provider for Soft-RoCE (rxe).
+//! The provider for Soft-RoCE (rxe): queues in memory that the kernel driver shares with its users.
+//!
+//! Creating a queue returns where to map it (`mminfo`), and the mapped header tells its geometry. Sends are written into
+//! the ring and announced with one POST_SEND command per batch; receives and completions need no command.
+//!
+//! The queues here own their mappings and nothing else. Whoever owns the kernel objects drops the queues with them; any
+//! order is sound, since the kernel keeps a mapped queue's memory until it is unmapped.
 
 mod abi;
 mod cq;
@@ -8,76 +14,97 @@ mod ring_memory;
 mod rq;
 mod sq;
 
-use crate::uverbs::attr::{CreateQp, QpCap};
+pub use cq::{RxeCq, RxeCqe};
+pub use rq::RxeRq;
+pub use sq::RxeSq;
+
+use crate::uverbs::abi::verbs::qp_type;
+use crate::uverbs::attr::{CreateQp, CreatedQp, QpCap};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::doorbell::SendDoorbell;
 use crate::uverbs::errno::Errno;
-use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Handle;
 use crate::uverbs::types::Qpn;
-use abi::{CreateQpResp, MmapInfo};
-pub use cq::{RxeCq, RxeCqe};
+use abi::{CreateCqResp, CreateQpResp, MmapInfo};
 use ring_memory::MappedRing;
-pub use rq::RxeRq;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
-/// A send queue that rings the kernel.
-pub type RxeSq = sq::RxeSq<SendDoorbell>;
-
-impl sq::Doorbell for SendDoorbell {
-    #[inline(always)]
-    fn ring(&self) -> Result<(), Errno> {
-        SendDoorbell::ring(self)
-    }
-}
-
-/// `IB_WC_WITH_IMM` of [`RxeCqe::wc_flags`].
-pub const WC_WITH_IMM: u32 = 2;
-
-/// A queue pair just made, its rings mapped.
+/// A new queue pair, in state RESET, with its queues.
 pub struct RxeQp {
     pub handle: Handle,
     pub qpn: Qpn,
-    /// What the rings really hold.
+    /// What the queues really hold. Older kernels return the depth that was asked for; the rings are never smaller.
     pub cap: QpCap,
     pub sq: RxeSq,
     pub rq: RxeRq,
 }
 
-/// Makes a completion queue and maps its ring.
+/// Makes a completion queue of at least `cqe` entries; its true capacity is [`RxeCq::capacity`]. Events on `channel`
+/// carry `user_handle`.
 pub fn create_cq(
-    context: &Arc<Ucontext>,
+    ctx: &Arc<Ucontext>,
     cqe: u32,
     user_handle: u64,
     channel: Option<BorrowedFd<'_>>,
     comp_vector: u32,
 ) -> Result<(Handle, RxeCq), Error> {
-    let mut mi = MmapInfo::new_zeroed();
-    let (handle, _) = context.create_cq(cqe, user_handle, channel, comp_vector, &[], mi.as_mut_bytes())?;
-    let ring = map(context, &mi, "completion queue", cq::CQE_BYTES)?;
+    let mut response = CreateCqResp::default();
+    let (handle, _) = ctx.create_cq(cqe, user_handle, channel, comp_vector, &[], response.as_mut_bytes())?;
+    let ring = map(ctx, Verb::CreateCq, response.mi, "completion queue", cq::CQE_BYTES)?;
     Ok((handle, RxeCq::new(ring)))
 }
 
-/// Makes a queue pair and maps its rings.
-pub fn create_qp(context: &Arc<Ucontext>, request: &CreateQp<'_>) -> Result<RxeQp, Error> {
-    let mut resp = CreateQpResp::new_zeroed();
-    let created = context.create_qp(request, &[], resp.as_mut_bytes())?;
-    let cap = created.cap;
-    let sq_memory = map(context, &resp.sq_mi, "send queue", sq::wqe_bytes(cap.max_send_sge, cap.max_inline_data))?;
-    let rq_memory = map(context, &resp.rq_mi, "receive queue", rq::wqe_bytes(cap.max_recv_sge))?;
-    let doorbell = SendDoorbell::new(context.cdev(), &created.handle);
-    let sq = RxeSq::new(sq_memory, cap.max_send_sge, cap.max_inline_data, doorbell);
-    let rq = RxeRq::new(rq_memory, cap.max_recv_sge);
-    // Linux 6.1 echoes the number asked for, though the ring is a power of two.
+/// Makes a reliable connected (RC) queue pair and maps its queues.
+pub fn create_qp(ctx: &Arc<Ucontext>, req: &CreateQp<'_>) -> Result<RxeQp, Error> {
+    if req.qp_type != qp_type::RC {
+        return Err(Error::Unsupported {
+            verb: Verb::CreateQp,
+            what: format!("queue pair type {}", req.qp_type).into(),
+            by: Lacking::Library,
+        });
+    }
+    let mut response = CreateQpResp::default();
+    let CreatedQp { handle, qpn, cap } =
+        ctx.create_qp(req, &[], response.as_mut_bytes()).map_err(|e| explain_inline(e, req.cap.max_inline_data))?;
+    // The kernel checks work requests against the limits it returned; a slot is made for just those.
+    let sq_bytes = sq::wqe_bytes(cap.max_send_sge, cap.max_inline_data);
+    let sq = map(ctx, Verb::CreateQp, response.sq_mi, "send queue", sq_bytes)?;
+    let rq_bytes = rq::wqe_bytes(cap.max_recv_sge);
+    let rq = map(ctx, Verb::CreateQp, response.rq_mi, "receive queue", rq_bytes)?;
+    let doorbell = SendDoorbell::new(ctx.cdev(), &handle);
+    let sq = RxeSq::new(sq, cap.max_send_sge, cap.max_inline_data, doorbell);
+    let rq = RxeRq::new(rq, cap.max_recv_sge);
     let cap = QpCap { max_send_wr: sq.capacity(), max_recv_wr: rq.capacity(), ..cap };
-    Ok(RxeQp { handle: created.handle, qpn: created.qpn, cap, sq, rq })
+    Ok(RxeQp { handle, qpn, cap, sq, rq })
 }
 
-fn map(context: &Arc<Ucontext>, mi: &MmapInfo, queue: &'static str, need: usize) -> Result<MappedRing, Error> {
-    let mapping = context.cdev().map(mi.offset, mi.size as usize).map_err(|e| Error::kernel(Verb::MapQueue, e))?;
-    MappedRing::new(mapping, queue, need)
+/// Maps a queue and checks its header.
+fn map(
+    ctx: &Ucontext,
+    verb: Verb,
+    info: MmapInfo,
+    queue: &'static str,
+    need_bytes: usize,
+) -> Result<MappedRing, Error> {
+    let mapping = ctx.cdev().map(info.offset, info.size as usize).map_err(|errno| {
+        Error::kernel(Verb::MapQueue, errno)
+            .with_hint(format!("{verb} made the {queue}, but its {} bytes cannot be mapped", info.size))
+    })?;
+    MappedRing::new(mapping, queue, need_bytes)
+}
+
+/// The one limit of a queue pair that no query tells.
+fn explain_inline(error: Error, max_inline_data: u32) -> Error {
+    match error {
+        Error::Kernel { verb, errno: Errno::EINVAL, .. } if max_inline_data > 0 => Error::kernel(verb, Errno::EINVAL)
+            .with_hint(format!(
+                "{max_inline_data} inline bytes may be too many: rxe takes up to 512, older kernels up to 400"
+            )),
+        other => other,
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::abi::{SendState, SendWqe, SendWr, WrAtomic, WrRdma, opcode, send_flag
 use super::dma::{write_inline, write_sges};
 use super::queue::Producer;
 use super::ring_memory::{Entry, MappedRing, RingMemory};
+use crate::uverbs::doorbell::SendDoorbell;
 use crate::uverbs::errno::Errno;
 use crate::uverbs::wr::{self, Payload, PostError, SendOp};
 use std::mem::{offset_of, size_of};
@@ -19,6 +20,13 @@ use std::ptr::NonNull;
 pub trait Doorbell {
     /// One system call, whatever the number of entries.
     fn ring(&self) -> Result<(), Errno>;
+}
+
+impl Doorbell for SendDoorbell {
+    #[inline(always)]
+    fn ring(&self) -> Result<(), Errno> {
+        self.ring()
+    }
 }
 
 /// Bytes of a send queue's slot for these limits.
@@ -31,7 +39,7 @@ pub const fn wqe_bytes(max_sge: u32, max_inline: u32) -> usize {
 /// Send queue of one RC queue pair.
 ///
 /// Pushed work requests are in the ring but not visible to the kernel until [`submit`](Self::submit).
-pub struct RxeSq<D, M = MappedRing> {
+pub struct RxeSq<D = SendDoorbell, M = MappedRing> {
     ring: Producer<M>,
     max_sge: u32,
     max_inline: u32,
@@ -223,7 +231,7 @@ fn check_atomic(remote: wr::RemoteAddr, length: u32, inline: u32) -> Result<(), 
     if length != 8 || inline != 0 {
         return Err(PostError::AtomicPayload);
     }
-    if remote.addr % 8 != 0 {
+    if !remote.addr.is_multiple_of(8) {
         return Err(PostError::AtomicAlignment);
     }
     Ok(())

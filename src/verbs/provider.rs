@@ -252,9 +252,7 @@ pub(crate) mod sealed {
         }
         #[inline(always)]
         fn imm(&self) -> Option<u32> {
-            // The flag is set on the sender's completion of such an operation, too.
-            let has_imm = self.wc_flags() & rxe::WC_WITH_IMM != 0 && RxeCqe::opcode(*self).is_recv();
-            has_imm.then(|| RxeCqe::imm(*self))
+            RxeCqe::imm(*self)
         }
     }
 }

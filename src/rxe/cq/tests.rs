@@ -32,7 +32,7 @@ fn a_receive_with_immediate() {
     assert_eq!(cqe.opcode(), WcOpcode::RECV_RDMA_WITH_IMM);
     assert_eq!(cqe.vendor_err(), 0xdead_beef);
     assert_eq!(cqe.byte_len(), 0x1000);
-    assert_eq!(cqe.imm(), 0x1122_3344);
+    assert_eq!(cqe.imm(), Some(0x1122_3344));
     assert_eq!(cqe.qpn(), 0x12);
     assert_eq!(cqe.src_qp(), 0x12_3456);
     assert_eq!(cqe.wc_flags(), 3);

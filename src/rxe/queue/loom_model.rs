@@ -135,16 +135,9 @@ impl Entry for Number {
     }
 }
 
-/// Runs every interleaving with at most `preemptions` forced switches per thread.
-fn explore(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(test);
-}
-
 /// The user pushes 1, 2, 3, each as soon as there is room; the kernel takes them.
 fn work_queue(index_mask: u32, publish: Ordering) {
-    explore(3, move || {
+    loom::model(move || {
         let model = Model::new(index_mask);
         let mut kernel = Kernel { publish, ..Kernel::new(&model) };
         let peer = thread::spawn(move || {
@@ -172,7 +165,7 @@ fn work_queue(index_mask: u32, publish: Ordering) {
 
 /// The kernel gives 1, 2, 3, each as soon as there is room; the user polls in batches.
 fn completion_queue(index_mask: u32, publish: Ordering) {
-    explore(3, move || {
+    loom::model(move || {
         let model = Model::new(index_mask);
         let mut kernel = Kernel { publish, ..Kernel::new(&model) };
         let peer = thread::spawn(move || {
@@ -272,7 +265,7 @@ impl Doorbell for Bell {
 /// A whole batch is there when its doorbell is heard; a kernel that only acts on doorbells misses nothing.
 #[test]
 fn loom_send_queue_with_doorbell() {
-    explore(3, || {
+    loom::model(|| {
         let model = Model::new(3);
         let mut kernel = Kernel::new(&model);
         let bell = Bell::new();
@@ -305,7 +298,7 @@ fn loom_send_queue_with_doorbell() {
 /// The receive queue needs no doorbell: a batch is visible whole or not at all.
 #[test]
 fn loom_receive_queue() {
-    explore(3, || {
+    loom::model(|| {
         let model = Model::new(3);
         let mut kernel = Kernel::new(&model);
         let peer = thread::spawn(move || {
@@ -327,7 +320,7 @@ fn loom_receive_queue() {
 /// The completion queue's own type, on the same rules.
 #[test]
 fn loom_completion_queue_type() {
-    explore(3, || {
+    loom::model(|| {
         let model = Model::new(1);
         let mut kernel = Kernel::new(&model);
         let peer = thread::spawn(move || {
@@ -389,7 +382,7 @@ fn two_completions() -> (Consumer<Model>, Model, Arc<Notify>, thread::JoinHandle
 /// Drain, arm, drain again, wait. A lost wake-up is a deadlock here, and loom ends the test program at one.
 #[test]
 fn loom_wait_loses_no_wakeup() {
-    explore(3, || {
+    loom::model(|| {
         let (mut consumer, model, notify, peer) = two_completions();
         let mut seen = 0;
         while seen < 2 {
@@ -408,7 +401,7 @@ fn loom_wait_loses_no_wakeup() {
 #[test]
 #[should_panic(expected = "slept over a completion")]
 fn loom_notices_a_wait_without_second_drain() {
-    explore(3, || {
+    loom::model(|| {
         let (mut consumer, model, notify, peer) = two_completions();
         let seen = drain(&mut consumer, &model, 0);
         notify.arm();

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -24,7 +24,7 @@ impl Job {
     /// Works the job out from the arguments and this process's directory and environment.
     pub fn new(args: &Args, kernel: &Kernel) -> Result<Job> {
         let directory = std::env::current_dir().context("the current directory is gone")?;
-        let shares = args.share.iter().map(share).collect::<Result<Vec<_>>>()?;
+        let shares = args.share.iter().map(|dir| share(dir)).collect::<Result<Vec<_>>>()?;
         let environment = environment(args, std::env::vars_os());
         let config = [
             ("VM_DEVICE", OsString::from(args.device.name())),
@@ -46,7 +46,7 @@ impl Job {
     }
 }
 
-fn share(dir: &PathBuf) -> Result<PathBuf> {
+fn share(dir: &Path) -> Result<PathBuf> {
     let path = dir.canonicalize().with_context(|| format!("--share {}", dir.display()))?;
     if !path.is_dir() {
         bail!("--share {}: not a directory", dir.display());
@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_share_must_be_a_directory() {
-        assert!(share(&"/nowhere/at/all".into()).is_err());
-        assert!(share(&"/etc/passwd".into()).is_err());
-        assert_eq!(share(&"/usr/../usr".into()).unwrap(), PathBuf::from("/usr"));
+        assert!(share(Path::new("/nowhere/at/all")).is_err());
+        assert!(share(Path::new("/etc/passwd")).is_err());
+        assert_eq!(share(Path::new("/usr/../usr")).unwrap(), PathBuf::from("/usr"));
     }
 }

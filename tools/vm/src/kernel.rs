@@ -196,7 +196,7 @@ mod tests {
         for (image, reason) in [
             (vec![], "no bzImage"),
             (vec![0; 4096], "no bzImage"),
-            (bzimage(b"")[..1024].to_vec(), "cut short"),
+            (bzimage(b"payload")[..1028].to_vec(), "cut short"),
             (bzimage(b"unknown"), "unknown here"),
             (bzimage(&gzip(b"text")), "no ELF"),
         ] {

@@ -35,10 +35,20 @@ BATCH
 done
 
 if [ $count = 2 ]; then
-    # Both ends are in one network namespace, so each receives packets from an address that is this host's own:
-    # accept_local lets them in. On the way out rxe looks its route up with the link given, which passes over the
-    # local table (the peer's address belongs to the other link there) and takes the wire. The fixed neighbours spare
-    # address resolution, so that impairments on the link hit nothing but RDMA traffic.
+    # Both ends are in one network namespace. Packets between them take the wire all the same, because rxe looks its
+    # routes up with the outgoing link given:
+    # - IPv4: the local table then passes the peer's address over, since it belongs to the other link there. On arrival
+    #   the source is an address of this host's own, which accept_local lets in.
+    # - IPv6: the local table knows no such difference, so a rule for the outgoing link has to come before it.
+    # The fixed neighbours spare address resolution, so that impairments on the link hit nothing but RDMA traffic.
+    ip -6 -batch - <<BATCH
+rule add pref 1000 lookup local
+rule del pref 0
+rule add pref 100 oif net0 lookup 100
+rule add pref 101 oif net1 lookup 101
+route add fd00:9:9::2 dev net0 table 100
+route add fd00:9:9::1 dev net1 table 101
+BATCH
     for n in 0 1; do
         echo 1 >/proc/sys/net/ipv4/conf/net$n/accept_local
         echo 0 >/proc/sys/net/ipv4/conf/net$n/rp_filter
