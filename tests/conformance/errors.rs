@@ -455,7 +455,7 @@ fn to_error_flushes_sends(target: &Target) {
         pair.a.silent();
         assert_eq!(pair.a.qp.state(), QpState::ERR);
         assert_in_error(&pair.a);
-        let capacity = pair.a.qp.caps().max_send_wr;
+        let capacity = pair.a.qp.cap().max_send_wr;
         assert_eq!(pair.a.qp.send_batch().remaining(), capacity);
     }
 }
@@ -470,7 +470,7 @@ fn to_error_flushes_receives(target: &Target) {
         }
         pair.b.qp.to_error().unwrap();
         assert_receives_flushed(&mut pair.b, 0..count);
-        let capacity = pair.b.qp.caps().max_recv_wr;
+        let capacity = pair.b.qp.cap().max_recv_wr;
         assert_eq!(pair.b.qp.recv_batch().remaining(), capacity);
     }
 }

@@ -6,7 +6,7 @@ use crate::target::Target;
 use crate::tests;
 use fastrand::Rng;
 use ironverbs::{
-    AsyncEventKind, CompChannel, Context, Cq, CqId, Error, Notify, PollError, RemoteAddr, Sge, Subject, WrFlags,
+    AsyncEventType, CompChannel, Context, Cq, CqId, Error, Notify, PollError, RemoteAddr, Sge, Subject, WrFlags,
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::os::fd::AsFd;
@@ -333,14 +333,14 @@ fn about_to_overrun(target: &Target) -> (Pair, Sge, RemoteAddr) {
 /// Signaled writes, as many as fill the queue and 9 more.
 fn overrun(side: &mut Side, entry: Sge, remote: RemoteAddr) {
     let n = u64::from(side.cq.capacity()) + 9;
-    assert!(n <= side.qp.caps().max_send_wr.into(), "a completion queue of 4 has {} entries", side.cq.capacity());
+    assert!(n <= side.qp.cap().max_send_wr.into(), "a completion queue of 4 has {} entries", side.cq.capacity());
     side.send(|batch| (0..n).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
 }
 
 fn expect_overrun_event(context: &Context, cq: &Cq) {
     let events = context.async_events();
     let event = events.next(PATIENCE).unwrap().expect("an event for the overrun");
-    assert_eq!((event.kind, event.subject), (AsyncEventKind::CQ_ERR, Subject::Cq(cq.id())));
+    assert_eq!((event.kind, event.subject), (AsyncEventType::CQ_ERR, Subject::Cq(cq.id())));
 }
 
 /// A device that finds the queue full loses completions and says so once, aside; whoever polls must learn of it.
@@ -387,7 +387,7 @@ fn overrun_that_another_thread_reads_is_told_to_who_waits(target: &Target) {
     let id = pair.a.cq.id();
     let reader = thread::spawn(move || {
         let event = events.next(PATIENCE).unwrap().expect("an event for the overrun");
-        assert_eq!((event.kind, event.subject), (AsyncEventKind::CQ_ERR, Subject::Cq(id)));
+        assert_eq!((event.kind, event.subject), (AsyncEventType::CQ_ERR, Subject::Cq(id)));
         events
     });
     overrun(&mut pair.a, entry, remote);

@@ -24,7 +24,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// How long to look for something that must not happen.
 pub const SHORT: Duration = Duration::from_millis(30);
 
-/// What a pair is made like. Sizes are what is asked for; the queue pair's `caps` tell what it got.
+/// What a pair is made like. Sizes are what is asked for; the queue pair's `cap` tells what it got.
 #[derive(Clone, Copy)]
 pub struct Setup {
     pub send_wr: u32,
@@ -243,6 +243,18 @@ impl Side {
     /// No completion is there, and none comes for a while.
     pub fn silent(&mut self) {
         silent(&mut self.cq);
+    }
+
+    /// Waits until every send that was posted is done, without a look at its completion.
+    ///
+    /// Soft-RoCE frees a request's slot when it is done; for other devices it is a guess.
+    pub fn settle(&mut self, target: &Target) {
+        if target.kind.is_rxe() {
+            let capacity = self.qp.cap().max_send_wr;
+            eventually("all sends are done", || self.qp.send_batch().remaining() == capacity);
+        } else {
+            thread::sleep(SHORT);
+        }
     }
 
     /// Fills the region with random bytes.

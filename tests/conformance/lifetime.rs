@@ -109,7 +109,7 @@ fn same_device_opened_twice(target: &Target) {
         let cq = stays.create_cq(8).unwrap();
         let mr = pd.alloc_mr(4096, AccessFlags::ALL).unwrap();
         let qp = prepare(target, &pd, &cq, &cq, &setup);
-        assert!(mr.len_bytes() == 4096 && qp.caps().max_send_wr >= setup.send_wr);
+        assert!(mr.len_bytes() == 4096 && qp.cap().max_send_wr >= setup.send_wr);
         stays.query_device().unwrap();
     }
 }
@@ -122,8 +122,8 @@ fn refused_close_gives_the_object_back(target: &Target) {
     let spare = a.context.create_cq(4).unwrap();
     let cq = std::mem::replace(&mut a.cq, spare);
     let refused = cq.close().unwrap_err();
-    assert_eq!(refused.error.errno(), Some(Errno::EBUSY));
-    assert!(refused.error.to_string().starts_with("destroy_cq: EBUSY"), "{}", refused.error);
+    let text = "destroy_cq: number of queue pairs on it is 1; drop them first";
+    assert_eq!(refused.error.to_string(), text);
     std::mem::replace(&mut a.cq, refused.object).close().unwrap();
     a.send(|batch| batch.write(1, WrFlags::SIGNALED, &[entry], remote));
     assert_eq!(a.success().wr_id, 1);

@@ -148,7 +148,7 @@ fn queue_pair_sizes(target: &Target) {
         .max_send_sge(0)
         .max_recv_sge(0)
         .max_inline_bytes(0);
-    assert!(least.build().unwrap().caps().max_send_wr >= 1);
+    assert!(least.build().unwrap().cap().max_send_wr >= 1);
 }
 
 fn objects_of_two_contexts_do_not_mix(target: &Target) {

@@ -79,8 +79,8 @@ fn every_shape(target: &Target, op: Op) {
     let mut rng = Rng::with_seed(op as u64 + 1);
     let mut pair = pair_of_widest(target);
     pair.scramble(&mut rng);
-    let caps = pair.a.qp.caps();
-    let (most, inline, mtu) = (caps.max_send_sge as usize, caps.max_inline_bytes as usize, pair.mtu() as usize);
+    let caps = pair.a.qp.cap();
+    let (most, inline, mtu) = (caps.max_send_sge as usize, caps.max_inline_data as usize, pair.mtu() as usize);
 
     let mut shapes = vec![Local::Sges(vec![])];
     shapes.extend([1, 7, 64, mtu - 1, mtu, mtu + 1, 3 * mtu + 5].map(|len| Local::Sges(vec![len])));
@@ -97,7 +97,7 @@ fn every_shape(target: &Target, op: Op) {
     }
     for shape in &shapes {
         // The receive as large as the message and in one piece, then larger and in unequal pieces.
-        for room in [vec![shape.len()], uneven(shape.len() + 77, pair.b.qp.caps().max_recv_sge as usize)] {
+        for room in [vec![shape.len()], uneven(shape.len() + 77, pair.b.qp.cap().max_recv_sge as usize)] {
             step(format!("{op:?} of {shape:?} into {room:?}"));
             exchange(target, &mut pair, op, shape, &room, &mut rng);
             pair.swap();

@@ -1,6 +1,6 @@
 //! Polling: one and many, partly and past the end.
 
-use crate::fixture::{Pair, Patience, Setup};
+use crate::fixture::{Pair, Setup};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::{Wc, WrFlags};
@@ -17,22 +17,14 @@ tests! {
 /// A pair whose side `a` has `n` completions waiting, numbered from `first`.
 fn with_completions(target: &Target, n: u64, first: u64) -> Pair {
     let mut pair = Pair::new(target, &Setup { cq_depth: 31, ..Setup::default() });
-    add_completions(&mut pair, n, first);
+    add_completions(target, &mut pair, n, first);
     pair
 }
 
-fn add_completions(pair: &mut Pair, n: u64, first: u64) {
+fn add_completions(target: &Target, pair: &mut Pair, n: u64, first: u64) {
     let (entry, remote) = (pair.a.sge(0, 8), pair.b.remote(0));
     pair.a.send(|batch| (first..first + n).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
-    // A message after them tells that they are done, without a look at their queue: RC completes in order at the peer.
-    pair.b.recv(0, &[]);
-    pair.a.send(|batch| batch.send(u64::MAX, WrFlags::NONE, &[]));
-    pair.b.success();
-    // The peer has the message before the acknowledgement is here: what is asked below is retried meanwhile.
-    let patience = Patience::new();
-    while pair.a.qp.send_batch().remaining() < pair.a.qp.caps().max_send_wr {
-        patience.check("the sends are done");
-    }
+    pair.a.settle(target);
 }
 
 fn ids(all: &[Wc]) -> Vec<u64> {
@@ -68,7 +60,7 @@ fn what_was_not_taken_comes_next_time(target: &Target) {
     let mut next = 0;
     for round in 0..40u64 {
         let n = 1 + round % 9;
-        add_completions(&mut pair, n, next);
+        add_completions(target, &mut pair, n, next);
         let mut seen = vec![];
         let mut take = round % 4;
         while (seen.len() as u64) < n {
@@ -98,7 +90,7 @@ fn past_the_end_there_is_nothing(target: &Target) {
         for _ in 0..3 {
             assert!(pair.a.cq.poll().unwrap().next().is_none());
         }
-        add_completions(&mut pair, 1, id + 1);
+        add_completions(target, &mut pair, 1, id + 1);
     }
 }
 

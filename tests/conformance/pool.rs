@@ -190,7 +190,7 @@ fn slots_that_could_not_be_posted_come_back(target: &Target) {
     assert_eq!(refused.error, PostError::BeyondSlot);
     let slot = refused.slot.unwrap();
     step("no room");
-    let capacity = pair.a.qp.caps().max_recv_wr;
+    let capacity = pair.a.qp.cap().max_recv_wr;
     for id in 0..capacity {
         pair.a.recv(id.into(), &[]);
     }

@@ -23,7 +23,7 @@ fn slots_keep_nothing_of_earlier_requests(target: &Target) {
     let mut pair = Pair::new(target, &Setup { send_wr: 3, recv_wr: 3, send_sge: 6, recv_sge: 6, cq_depth: 3, ..Setup::default() });
     pair.scramble(&mut rng);
     let ops = [Op::Send, Op::SendImm, Op::Write, Op::WriteImm, Op::Read];
-    let most = pair.a.qp.caps().max_send_sge as usize;
+    let most = pair.a.qp.cap().max_send_sge as usize;
     for n in 0..160 {
         let op = ops[rng.usize(..ops.len())];
         let lens = |rng: &mut Rng, most| (0..rng.usize(0..=most)).map(|_| rng.usize(0..200)).collect::<Vec<_>>();
@@ -51,8 +51,8 @@ fn slots_keep_nothing_of_earlier_requests(target: &Target) {
     step("the widest the device has");
     let mut pair = pair_of_widest(target);
     pair.scramble(&mut rng);
-    let most = pair.a.qp.caps().max_send_sge as usize;
-    for n in 0..3 * pair.a.qp.caps().max_send_wr as usize {
+    let most = pair.a.qp.cap().max_send_sge as usize;
+    for n in 0..3 * pair.a.qp.cap().max_send_wr as usize {
         let count = if n % 2 == 0 { most } else { n % 3 };
         exchange(target, &mut pair, Op::Write, &Local::Sges(vec![3; count]), &[], &mut rng);
     }
@@ -65,7 +65,7 @@ fn rings_of_different_sizes_wrap_under_load(target: &Target) {
     let setup = Setup { send_wr: 7, recv_wr: 15, cq_depth: 31, send_sge: 3, recv_sge: 2, ..Setup::default() };
     let mut pair = Pair::new(target, &setup);
     pair.scramble(&mut rng);
-    let receive_slots = pair.b.qp.caps().max_recv_wr as usize;
+    let receive_slots = pair.b.qp.cap().max_recv_wr as usize;
     let receive_area = |slot: usize| 16 * 1024 + slot * 256;
     let mut waiting = VecDeque::new();
     let (mut posted, mut received, mut sent, mut done) = (0, 0, 0, 0);

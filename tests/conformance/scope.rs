@@ -157,10 +157,8 @@ fn refused_where_it_would_not_be_safe(target: &Target) {
     pair.b.send(|batch| batch.send(1, WrFlags::SIGNALED, &[]));
     pair.b.success();
     let a = &mut pair.a;
-    let patience = crate::fixture::Patience::new();
-    while a.qp.recv_batch().remaining() < a.qp.caps().max_recv_wr {
-        patience.check("the receive is used up");
-    }
+    let capacity = a.qp.cap().max_recv_wr;
+    crate::fixture::eventually("the receive is used up", || a.qp.recv_batch().remaining() == capacity);
     let error = a.qp.scope(&mut a.cq, LONG, |_| Ok(())).unwrap_err();
     expect(error, "earlier work requests are still under way");
     pair.a.success();
@@ -170,7 +168,7 @@ fn refused_where_it_would_not_be_safe(target: &Target) {
 
 fn posts_no_more_than_the_queue_holds(target: &Target) {
     let mut pair = Pair::new(target, &Setup { recv_wr: 3, ..Setup::default() });
-    let capacity = pair.a.qp.caps().max_recv_wr as usize;
+    let capacity = pair.a.qp.cap().max_recv_wr as usize;
     let mut buffers = vec![[0u8; 8]; capacity + 1];
     let a = &mut pair.a;
     let error = a

@@ -77,7 +77,7 @@ fn receives_posted_before_the_connection(target: &Target) {
     let setup = Setup::default();
     let a = Half::new(target, target.open(), &setup);
     let mut b = Half::new(target, target.open_peer(), &setup);
-    let capacity = u64::from(b.prepared.caps().max_recv_wr);
+    let capacity = u64::from(b.prepared.cap().max_recv_wr);
     for id in 0..capacity {
         let entry = b.mr.sge(id as usize * 16..id as usize * 16 + 8).unwrap();
         recv_early(&mut b.prepared, id, &[entry]);
@@ -111,7 +111,7 @@ fn reset_and_connect_again(target: &Target) {
         }
         step(format!("round {round}: connect again"));
         reconnect(&mut pair);
-        let caps = pair.a.qp.caps();
+        let caps = pair.a.qp.cap();
         assert_eq!(pair.a.qp.send_batch().remaining(), caps.max_send_wr);
         assert_eq!(pair.a.qp.recv_batch().remaining(), caps.max_recv_wr);
     }
@@ -276,7 +276,7 @@ fn nothing_is_posted_in_the_wrong_state(target: &Target) {
     qp.modify(&QpUpdate::to(QpState::RESET)).unwrap();
     assert_eq!(send(&mut qp), Err(PostError::BadState));
     assert_eq!(recv(&mut qp), Err(PostError::BadState));
-    let caps = qp.caps();
+    let caps = qp.cap();
     assert_eq!(qp.send_batch().remaining(), caps.max_send_wr, "what was refused is not in the queue");
     assert_eq!(qp.recv_batch().remaining(), caps.max_recv_wr, "what was refused is not in the queue");
 }
