@@ -1,6 +1,7 @@
 //! What the kernel tells of a device without its being opened, beyond what a list needs.
 
-use super::device::{DeviceInfo, GidEntry, GidType};
+use super::attr::{GidEntry, GidType, PortState};
+use super::device::DeviceInfo;
 use super::discover::Linux;
 use super::errno::Errno;
 use super::error::{Error, Verb};
@@ -169,17 +170,6 @@ named! {
     }
 }
 named! {
-    /// Logical state of a port (`enum ib_port_state`, IB spec 14.2.5.6). Unknown values are kept.
-    PortState {
-        NOP = 0 "NOP",
-        DOWN = 1 "DOWN",
-        INIT = 2 "INIT",
-        ARMED = 3 "ARMED",
-        ACTIVE = 4 "ACTIVE",
-        ACTIVE_DEFER = 5 "ACTIVE_DEFER",
-    }
-}
-named! {
     /// Physical state of a port (`enum ib_port_phys_state`, IB spec 14.2.5.6). Unknown values are kept.
     PhysState {
         SLEEP = 1 "SLEEP",
@@ -317,7 +307,7 @@ impl LinkRate {
         let mbps = (|| {
             let number = text.split(' ').next()?;
             let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
-            let tenths = u32::from_str_radix(tenths, 10).ok().filter(|&t| t < 10)?;
+            let tenths = tenths.parse::<u32>().ok().filter(|&t| t < 10)?;
             whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(tenths * 100)
         })();
         Self { text, mbps }
@@ -353,16 +343,17 @@ fn gid_details(
 ) -> GidDetails {
     let netdev_is_here = slot.netdev.as_deref().and_then(|name| is_here(name, slot.gid, port_netdev, interfaces));
     // The index of a network device that is elsewhere would be that of another one here.
-    let netdev = slot.netdev.as_deref().filter(|_| netdev_is_here == Some(true)).and_then(|n| if_nametoindex(n).ok());
+    let netdev_ifindex =
+        slot.netdev.as_deref().filter(|_| netdev_is_here == Some(true)).and_then(|n| if_nametoindex(n).ok());
     // The kernel has one text for InfiniBand and for RoCE v1 (gid_type_str in drivers/infiniband/core/cache.c).
     let gid_type = match (slot.kind.as_deref(), link_layer) {
-        (Some("RoCE v2"), _) => GidType::RoceV2,
-        (Some("IB/RoCE v1") | None, Some(LinkLayer::InfiniBand)) => GidType::Ib,
-        (Some("IB/RoCE v1"), _) => GidType::RoceV1,
-        _ => GidType::Other(u32::MAX),
+        (Some("RoCE v2"), _) => GidType::ROCE_V2,
+        (Some("IB/RoCE v1") | None, Some(LinkLayer::InfiniBand)) => GidType::IB,
+        (Some("IB/RoCE v1"), _) => GidType::ROCE_V1,
+        _ => GidType(u32::MAX),
     };
     GidDetails {
-        entry: GidEntry { port, index: slot.index, gid: slot.gid, gid_type, netdev },
+        entry: GidEntry { port, index: slot.index, gid: slot.gid, gid_type, netdev_ifindex },
         netdev: slot.netdev,
         netdev_is_here,
     }
@@ -389,14 +380,6 @@ fn is_here(netdev: &str, gid: Gid, port_netdev: Option<Option<&str>>, interfaces
         // The one of that name here is another, unless it carries the very address.
         Some(None) => Some(has_address),
         None => has_address.then_some(true),
-    }
-}
-
-impl nldev::Port {
-    /// Only ports that speak the InfiniBand protocol have a LID (`fill_port_info` in
-    /// `drivers/infiniband/core/nldev.c`); all others are Ethernet ports.
-    pub fn link_layer(&self) -> LinkLayer {
-        if self.lid.is_some() { LinkLayer::InfiniBand } else { LinkLayer::Ethernet }
     }
 }
 

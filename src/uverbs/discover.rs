@@ -2,16 +2,15 @@
 //!
 //! Netlink and sysfs are both asked, and either is enough for a list. Netlink knows the kernel's device index, the driver
 //! and the state of the ports in a handful of system calls, and only of devices that the caller's network namespace may
-//! use. Sysfs is read for what is left: character devices that netlink does not account for, and everything if there is
-//! no netlink.
+//! use. Sysfs is read for what is left: devices of other network namespaces, and everything if there is no netlink.
 
 use super::assess::{Chardev, Driver, Facts, Node, assess};
 use super::device::{DeviceInfo, DriverId, PortInfo, Unusable};
 use super::errno::Errno;
 use super::error::{Error, Lacking, Verb};
-use super::linux;
+use super::linux::from_file;
 use super::netlink::{NetlinkError, Socket};
-use super::nldev::{self, Nldev};
+use super::nldev::{self, Nldev, Scan};
 use super::sys::{Cdev, Sys};
 use super::sysfs::{Sysfs, Uverbs};
 use nix::fcntl::{AT_FDCWD, AtFlags};
@@ -23,7 +22,7 @@ use std::sync::Arc;
 
 /// The RDMA devices of a Linux host. Keeps nothing between two calls, and prints nothing.
 ///
-/// Costs of [`devices`](Sys::devices): about ten system calls, and six for each device.
+/// Costs of [`devices`](Sys::devices): about eight system calls, and six for each device.
 #[derive(Clone, Debug)]
 pub struct Linux {
     pub(super) sysfs: Sysfs,
@@ -81,21 +80,9 @@ impl Linux {
     /// Facts about every device, in order.
     fn facts(&self) -> Result<Vec<Facts>, Error> {
         let mut nldev = self.nldev();
-        let mut scan = nldev.as_mut().map_err(|e| *e).and_then(Nldev::scan);
-        let verbs = self.sysfs.uverbs_names();
-
-        let mut strangers = self.strangers(&scan, verbs.as_deref());
-        let mut exclusive = false;
-        if let (Ok(nldev), false) = (&mut nldev, strangers.is_empty()) {
-            // A device may have come between the two looks; if it is still not there, it is someone else's.
-            scan = nldev.scan();
-            strangers = self.strangers(&scan, verbs.as_deref());
-            exclusive = nldev.system().is_ok_and(|s| s.shared_netns == Some(false));
-        }
-
-        match scan {
-            Ok(found) => Ok(self.merge(found, strangers, exclusive)),
-            Err(_) if verbs.is_some() || self.sysfs.is_mounted() => Ok(self.sysfs_only(strangers)),
+        match nldev.as_mut().map_err(|e| *e).and_then(Nldev::scan) {
+            Ok(scan) => Ok(self.netlink_first(scan, || nldev.as_mut().map_err(|e| *e).and_then(Nldev::scan))),
+            Err(_) if self.sysfs.is_mounted() => Ok(self.sysfs_only()),
             Err(e) => Err(Error::NoDevice {
                 wanted: "can be listed".into(),
                 hint: Some(
@@ -106,19 +93,24 @@ impl Linux {
         }
     }
 
-    /// The uverbs character devices that netlink told nothing of.
-    fn strangers(&self, scan: &Result<Vec<nldev::Found>, NetlinkError>, names: Option<&[String]>) -> Vec<Uverbs> {
-        let known = |name: &str| {
-            scan.iter().flatten().any(|found| found.chardev.as_ref().is_ok_and(|chardev| chardev.name == name))
-        };
-        names.unwrap_or_default().iter().filter(|name| !known(name)).map(|name| self.sysfs.uverbs(name)).collect()
-    }
-
     /// Devices as netlink told them, then those that only sysfs shows.
-    fn merge(&self, found: Vec<nldev::Found>, mut strangers: Vec<Uverbs>, exclusive: bool) -> Vec<Facts> {
+    fn netlink_first(&self, mut scan: Scan, rescan: impl FnOnce() -> Result<Scan, NetlinkError>) -> Vec<Facts> {
+        let exclusive = scan.system.shared_netns == Some(false);
+        let mut strangers = Vec::new();
+        if exclusive || scan.found.iter().any(|found| found.chardev.is_err()) {
+            strangers = self.strangers(&scan);
+        }
+        if !strangers.is_empty()
+            && let Ok(again) = rescan()
+        {
+            // A device may have come between the two looks; if it is still not there, it is someone else's.
+            scan = again;
+            strangers.retain(|stranger| !is_told(&scan, &stranger.name));
+        }
+
         let mut facts = Vec::new();
-        for device in found {
-            let chardev = match &device.chardev {
+        for device in scan.found {
+            let uverbs = match &device.chardev {
                 Ok(chardev) => Some(Uverbs {
                     name: chardev.name.clone(),
                     ibdev: None,
@@ -131,22 +123,27 @@ impl Linux {
                     .position(|s| s.ibdev.as_deref() == Some(&device.device.name))
                     .map(|at| strangers.remove(at)),
             };
-            if chardev.is_none() && device.is_gone() {
-                continue;
+            if uverbs.is_some() || !device.is_gone() {
+                facts.push(self.netlink_facts(device, uverbs));
             }
-            facts.push(self.from_netlink(device, chardev));
         }
         // One whose name cannot be read has just gone.
         for uverbs in strangers.into_iter().filter(|s| s.ibdev.is_some()) {
             facts.push(Facts {
                 other_namespace: exclusive,
-                ..self.from_sysfs(uverbs, "netlink does not show the device")
+                ..self.sysfs_facts(uverbs, "netlink does not show the device")
             });
         }
         facts
     }
 
-    fn from_netlink(&self, found: nldev::Found, uverbs: Option<Uverbs>) -> Facts {
+    /// The uverbs character devices that netlink told nothing of.
+    fn strangers(&self, scan: &Scan) -> Vec<Uverbs> {
+        let names = self.sysfs.uverbs_names().unwrap_or_default();
+        names.iter().filter(|name| !is_told(scan, name)).map(|name| self.sysfs.uverbs(name)).collect()
+    }
+
+    fn netlink_facts(&self, found: nldev::Found, uverbs: Option<Uverbs>) -> Facts {
         let driver = match found.chardev.as_ref().ok().and_then(|c| c.driver) {
             Some(driver) => Driver::Known(driver),
             None => self.guess_driver(&found.device.name, "netlink does not tell it for this device"),
@@ -170,27 +167,32 @@ impl Linux {
         }
     }
 
-    /// Everything from sysfs. Also lists devices without a character device, which `infiniband_verbs` does not show.
-    fn sysfs_only(&self, uverbs: Vec<Uverbs>) -> Vec<Facts> {
+    /// Everything from sysfs.
+    fn sysfs_only(&self) -> Vec<Facts> {
         const SILENT: &str = "netlink does not answer";
-        let mut facts: Vec<Facts> = Vec::new();
-        let mut rest = self.sysfs.devices().unwrap_or_default();
-        for uverbs in uverbs {
-            let Some(ibdev) = &uverbs.ibdev else { continue };
-            rest.retain(|name| name != ibdev);
-            facts.push(self.from_sysfs(uverbs, SILENT));
+        let names = self.sysfs.devices();
+        let mut without_chardev = names.clone().unwrap_or_default();
+        let mut facts = Vec::new();
+        for uverbs in self.sysfs.uverbs_names().unwrap_or_default() {
+            let uverbs = self.sysfs.uverbs(&uverbs);
+            // One whose name cannot be read has just gone.
+            let Some(name) = uverbs.ibdev.clone() else { continue };
+            without_chardev.retain(|other| *other != name);
+            // Character devices are shown in every network namespace, devices in their own only.
+            let other_namespace = names.as_ref().is_some_and(|names| !names.contains(&name));
+            facts.push(Facts { other_namespace, ..self.sysfs_facts(uverbs, SILENT) });
         }
-        facts.extend(rest.into_iter().map(|name| self.device_from_sysfs(name, Chardev::None, None, SILENT)));
+        facts.extend(without_chardev.into_iter().map(|name| self.device_facts(name, Chardev::None, None, SILENT)));
         facts
     }
 
-    fn from_sysfs(&self, uverbs: Uverbs, why_no_driver: &str) -> Facts {
+    fn sysfs_facts(&self, uverbs: Uverbs, why_no_driver: &str) -> Facts {
         let name = uverbs.ibdev.clone().unwrap_or_default();
         let abi = uverbs.abi;
-        self.device_from_sysfs(name, self.chardev(uverbs), abi, why_no_driver)
+        self.device_facts(name, self.chardev(uverbs), abi, why_no_driver)
     }
 
-    fn device_from_sysfs(&self, name: String, chardev: Chardev, abi: Option<u32>, why_no_driver: &str) -> Facts {
+    fn device_facts(&self, name: String, chardev: Chardev, abi: Option<u32>, why_no_driver: &str) -> Facts {
         let ports = 1..=self.sysfs.port_count(&name);
         Facts {
             index: None,
@@ -297,8 +299,13 @@ impl Sys for Linux {
         if !self.is_same(device) {
             return Err(gone(device, "it has been removed since it was listed; list the devices again".into()));
         }
-        Ok(linux::cdev(file, driver.0))
+        Ok(from_file(file, driver.0))
     }
+}
+
+/// Whether netlink told of the character device `uverbs`.
+fn is_told(scan: &Scan, uverbs: &str) -> bool {
+    scan.found.iter().any(|found| found.chardev.as_ref().is_ok_and(|chardev| chardev.name == uverbs))
 }
 
 /// The driver, if this library has a provider for it.
@@ -347,19 +354,20 @@ fn check_number(device: &DeviceInfo, path: &Path, metadata: &Metadata, need: (u3
 /// `drivers/infiniband/core/uverbs_main.c`).
 fn open_error(device: &DeviceInfo, path: &Path, e: &std::io::Error) -> Error {
     let errno = Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
-    let error = Error::kernel(Verb::OpenDevice, errno);
-    match errno {
-        Errno::ENOENT => gone(device, Unusable::NoNode(path.to_owned()).to_string()),
-        Errno::EACCES => error.with_hint(Unusable::NoPermission(path.to_owned()).to_string()),
-        Errno::EPERM => error.with_hint(format!(
-            "{} belongs to another network namespace (rdma system show: exclusive), or the control group of this \
+    let (name, path) = (&device.name, path.to_owned());
+    let hint = match errno {
+        Errno::ENOENT => return gone(device, Unusable::NoNode(path).to_string()),
+        Errno::EACCES => Unusable::NoPermission(path).to_string(),
+        Errno::EPERM => format!(
+            "{name} belongs to another network namespace (rdma system show: exclusive), or the control group of this \
              container forbids {}",
-            device.name,
             path.display()
-        )),
-        Errno::ENXIO | Errno::ENODEV => error.with_hint(format!("{} is going away", device.name)),
-        _ => error,
-    }
+        ),
+        Errno::ENXIO | Errno::ENODEV => format!("{name} is going away"),
+        Errno::EMFILE | Errno::ENFILE => "too many open files: raise the limit (ulimit -n)".to_owned(),
+        _ => path.display().to_string(),
+    };
+    Error::kernel(Verb::OpenDevice, errno).with_hint(hint)
 }
 
 /// Major and minor number of a character device.
@@ -392,15 +400,5 @@ fn port_info(port: &Result<nldev::Port, NetlinkError>) -> PortInfo {
     }
 }
 
-impl nldev::Found {
-    /// Whether the device went away between the list and the questions about it.
-    fn is_gone(&self) -> bool {
-        let no_such = |e: &NetlinkError| matches!(e, NetlinkError::Kernel(Errno::EINVAL | Errno::ENODEV));
-        self.chardev.as_ref().is_err_and(no_such)
-            && !self.ports.is_empty()
-            && self.ports.iter().all(|port| port.as_ref().is_err_and(no_such))
-    }
-}
-
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -19,6 +19,7 @@ mod memory;
 mod netlink;
 mod nldev;
 pub mod object;
+pub mod observe;
 mod query;
 mod queue_pair;
 pub mod raw;
@@ -26,3 +27,10 @@ pub mod sys;
 mod sysfs;
 pub mod types;
 pub mod wr;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod scenario;

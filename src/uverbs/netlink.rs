@@ -362,4 +362,4 @@ impl<C: Channel> Conversation<C> {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

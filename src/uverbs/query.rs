@@ -2,10 +2,8 @@
 
 use super::abi::ioctl::{attr, method};
 use super::abi::{verbs, write};
-use super::attr::{DeviceAttr, OdpCaps, PortAttr, RssCaps, TmCaps};
+use super::attr::{DeviceAttr, GidEntry, GidType, OdpCaps, PortAttr, PortState, RssCaps, TmCaps};
 use super::context::{Ucontext, native_only, zeroed};
-use super::details::PortState;
-use super::device::{GidEntry, GidType};
 use super::errno::Errno;
 use super::error::{Error, Verb};
 use super::kernel::{Form, Native};
@@ -110,8 +108,8 @@ fn gid_entry(entry: &verbs::GidEntry) -> Option<GidEntry> {
         gid,
         index: entry.gid_index,
         port: u8::try_from(entry.port_num).ok().and_then(|n| PortNum::new(n).ok())?,
-        gid_type: GidType::from_raw(entry.gid_type),
-        netdev: (entry.netdev_ifindex != 0).then_some(entry.netdev_ifindex),
+        gid_type: GidType(entry.gid_type),
+        netdev_ifindex: (entry.netdev_ifindex != 0).then_some(entry.netdev_ifindex),
     })
 }
 
