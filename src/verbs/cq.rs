@@ -222,6 +222,9 @@ impl<P: Provider> Cq<P> {
             let limit = "it serves several completion queues; wait on the CompChannel";
             return Err(Error::invalid(Verb::GetCqEvent, "completion channel", "shared", limit));
         }
+        if shared.health.overrun.load(Ordering::Relaxed) {
+            return Err(Error::CqOverrun { verb: Verb::GetCqEvent });
+        }
         if self.poller.has_entry() {
             return Ok(true);
         }
