@@ -77,7 +77,7 @@ fn writes_and_reads_the_peer(target: &Target) {
     // What is not waited for is waited for at the end.
     let a = &mut pair.a;
     let third = [3u8; 64];
-    a.qp.scope(&mut a.cq, LONG, |scope| scope.write(&third, at)).unwrap();
+    a.qp.scope(&mut a.cq, Duration::MAX, |scope| scope.write(&third, at)).unwrap();
     pair.b.expect(1000, &third);
     pair.check();
     pair.a.silent();
