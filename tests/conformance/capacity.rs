@@ -1,6 +1,6 @@
 //! Queues hold exactly what they say: filled to the last slot, refused beyond it, nothing lost and nothing overwritten.
 
-use crate::fixture::{Pair, SHORT, Setup, eventually};
+use crate::fixture::{Pair, SHORT, Setup, eventually, receives_may_be_late};
 use crate::harness::{skip, step};
 use crate::target::Target;
 use crate::tests;
@@ -74,7 +74,7 @@ fn send_queue_filled_one_by_one(target: &Target) {
         let setup = Setup {
             send_wr: asked,
             recv_wr: 256,
-            options: |options| options.rnr_retry = 7,
+            options: receives_may_be_late,
             ..Setup::default()
         };
         let mut pair = Pair::new(target, &setup);

@@ -12,7 +12,7 @@
 use crate::target::Target;
 use fastrand::Rng;
 use ironverbs::{
-    AccessFlags, CompChannel, ConnectOptions, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd, PortNum, PostError,
+    AccessFlags, AckTimeout, CompChannel, ConnectOptions, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd, PortNum, PostError,
     PreparedQp, Psn, Qp, QpBuilder, RecvBatch, RemoteAddr, SendBatch, Sge, Wc, WcOpcode, WcStatus,
 };
 use std::ops::Range;
@@ -42,7 +42,7 @@ pub struct Setup {
     /// What the regions allow.
     pub mr_access: AccessFlags,
     pub mr_bytes: usize,
-    /// Changes the default options of the connection.
+    /// Changes the library's default options of the connection.
     pub options: fn(&mut ConnectOptions),
 }
 
@@ -61,9 +61,20 @@ impl Default for Setup {
             qp_access: AccessFlags::ALL,
             mr_access: AccessFlags::ALL,
             mr_bytes: 32 * 1024,
-            options: |_| {},
+            options: patient,
         }
     }
+}
+
+/// Long time-outs: in an emulated guest with few processors, a busy test keeps the driver from its work for a while.
+pub fn patient(options: &mut ConnectOptions) {
+    options.timeout = AckTimeout::from_code(18).unwrap();
+}
+
+/// A message waits for its receive for as long as it takes.
+pub fn receives_may_be_late(options: &mut ConnectOptions) {
+    patient(options);
+    options.rnr_retry = 7;
 }
 
 /// One side of a connection, with all it needs.

@@ -1,6 +1,6 @@
 //! Pools: a slot is the program's or the device's, never both, and comes back whatever happens.
 
-use crate::fixture::{Pair, Patience, Setup, try_send};
+use crate::fixture::{Pair, Patience, Setup, receives_may_be_late, try_send};
 use crate::harness::step;
 use crate::target::Target;
 use crate::tests;
@@ -153,7 +153,7 @@ fn every_slot_is_given_out_once(target: &Target) {
 
 /// A failed or flushed request gives its slot back as well.
 fn slots_come_back_with_errors(target: &Target) {
-    let mut pair = Pair::new(target, &Setup { options: |options| options.rnr_retry = 7, ..Setup::default() });
+    let mut pair = Pair::new(target, &Setup { options: receives_may_be_late, ..Setup::default() });
     let (a, b) = (Pool::new(&pair.a.pd, 4, 8).unwrap(), Pool::new(&pair.b.pd, 4, 8).unwrap());
     for pool in [&a, &b] {
         for _ in 0..4 {

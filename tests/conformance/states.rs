@@ -1,6 +1,6 @@
 //! The life of a connection: states, attributes, and the same queue pair used again.
 
-use crate::fixture::{Half, Pair, Setup, Side, connect, prepare, recv_early};
+use crate::fixture::{Half, Pair, Setup, Side, connect, prepare, recv_early, receives_may_be_late};
 use crate::harness::step;
 use crate::opcodes::{Local, Op, exchange};
 use crate::target::Target;
@@ -122,7 +122,7 @@ fn reset_and_connect_again(target: &Target) {
 /// Also from the error state, with requests posted that then never come back.
 fn reset_discards_what_was_posted(target: &Target) {
     let mut rng = Rng::with_seed(53);
-    let setup = Setup { send_wr: 7, recv_wr: 7, options: |options| options.rnr_retry = 7, ..Setup::default() };
+    let setup = Setup { send_wr: 7, recv_wr: 7, options: receives_may_be_late, ..Setup::default() };
     let mut pair = Pair::new(target, &setup);
     pair.scramble(&mut rng);
     for round in 0..8 {
