@@ -432,7 +432,6 @@ pub mod qp_attr_mask {
     pub const SQ_PSN: u32 = 1 << 16;
     pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
     pub const PATH_MIG_STATE: u32 = 1 << 18;
-    pub const CAP: u32 = 1 << 19;
     pub const DEST_QPN: u32 = 1 << 20;
 }
 

@@ -1,7 +1,7 @@
 //! What the kernel tells of a device without its being opened, beyond what a list needs.
 
 use super::attr::{GidEntry, GidType, PortState};
-use super::device::DeviceInfo;
+use super::device::{DeviceInfo, Unusable};
 use super::discover::Linux;
 use super::errno::Errno;
 use super::error::{Error, Verb};
@@ -187,9 +187,9 @@ impl Linux {
     /// be used, too. Reads every slot of every GID table: on an open device, `gid_table` costs less.
     pub fn details(&self, device: &DeviceInfo) -> DeviceDetails {
         let mut nldev = self.nldev();
-        let found = device.index.and_then(|index| nldev.as_mut().ok()?.find(index).ok());
         let system = nldev.as_mut().ok().and_then(|nldev| nldev.system().ok());
-        let name = found.as_ref().map_or(&device.name, |f| &f.device.name).clone();
+        let found = self.find(device);
+        let name = self.sysfs_name(device, found.as_ref());
         let told = found.as_ref().map(|f| &f.device);
         let text = |attribute| self.sysfs.text(&name, attribute);
 
@@ -221,13 +221,13 @@ impl Linux {
                 .map(|shared| if shared { NetnsMode::Shared } else { NetnsMode::Exclusive }),
             copy_on_fork: system.map(|s| s.copy_on_fork),
             ports,
-            name,
+            name: told.map_or(&device.name, |d| &d.name).clone(),
         }
     }
 
     /// One entry of a port's P_Key table, in host order. Only sysfs has it: no command asks a device for it.
     pub fn pkey(&self, device: &DeviceInfo, port: PortNum, index: u16) -> Result<u16, Error> {
-        let name = self.current_name(device);
+        let name = self.sysfs_name(device, self.find(device).as_ref());
         let number = u32::from(port.get());
         if let Some(pkey) = self.sysfs.pkey(&name, number, u32::from(index)) {
             return Ok(pkey);
@@ -236,6 +236,7 @@ impl Linux {
         if ports == 0 {
             let error = Error::kernel(Verb::QueryPkey, Errno::ENOENT);
             let root = self.sysfs.root().display();
+            let name = &device.name;
             return Err(error.with_hint(format!("sysfs at {root} does not show {name}, and P_Keys are nowhere else")));
         }
         if number > ports {
@@ -245,10 +246,24 @@ impl Linux {
         Err(Error::invalid(Verb::QueryPkey, "P_Key index", index, format!("port {port} of {name} has {len} P_Keys")))
     }
 
-    /// The name of the device of that index now; the name it had, if nobody tells.
-    fn current_name(&self, device: &DeviceInfo) -> String {
-        let found = device.index.and_then(|index| self.nldev().ok()?.find(index).ok());
-        found.map_or_else(|| device.name.clone(), |f| f.device.name)
+    /// What netlink tells of the device now.
+    fn find(&self, device: &DeviceInfo) -> Option<nldev::Found> {
+        let index = device.index?;
+        self.nldev().ok()?.find(index).ok()
+    }
+
+    /// The name by which sysfs shows the device: the one it has now. Empty if sysfs does not show it, but a namesake in
+    /// the caller's network namespace.
+    fn sysfs_name(&self, device: &DeviceInfo, found: Option<&nldev::Found>) -> String {
+        let is_namesake = || {
+            let scan = self.nldev().and_then(|mut nldev| nldev.scan());
+            scan.is_ok_and(|scan| scan.found.iter().any(|f| f.device.name == device.name))
+        };
+        match found {
+            Some(found) => found.device.name.clone(),
+            None if device.usable == Err(Unusable::OtherNamespace) && is_namesake() => String::new(),
+            None => device.name.clone(),
+        }
     }
 
     fn port_details(

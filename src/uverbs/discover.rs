@@ -1,21 +1,20 @@
-//! Finding the host's RDMA devices and opening them.
+//! Finding the host's RDMA devices.
 //!
 //! Netlink and sysfs are both asked, and either is enough for a list. Netlink knows the kernel's device index, the driver
 //! and the state of the ports in a handful of system calls, and only of devices that the caller's network namespace may
 //! use. Sysfs is read for what is left: devices of other network namespaces, and everything if there is no netlink.
 
 use super::assess::{Chardev, Driver, Facts, Node, assess};
-use super::device::{DeviceInfo, DriverId, PortInfo, Unusable};
+use super::device::{DeviceInfo, DriverId, PortInfo};
 use super::errno::Errno;
-use super::error::{Error, Lacking, Verb};
-use super::linux::from_file;
+use super::error::Error;
 use super::netlink::{NetlinkError, Socket};
 use super::nldev::{self, Nldev, Scan};
 use super::sys::{Cdev, Sys};
 use super::sysfs::{Sysfs, Uverbs};
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat};
-use std::fs::{Metadata, OpenOptions};
+use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -127,12 +126,18 @@ impl Linux {
                 facts.push(self.netlink_facts(device, uverbs));
             }
         }
-        // One whose name cannot be read has just gone.
-        for uverbs in strangers.into_iter().filter(|s| s.ibdev.is_some()) {
-            facts.push(Facts {
-                other_namespace: exclusive,
-                ..self.sysfs_facts(uverbs, "netlink does not show the device")
-            });
+        let here = facts.len();
+        for mut uverbs in strangers {
+            // One whose name cannot be read has just gone.
+            let Some(name) = uverbs.ibdev.take() else { continue };
+            let abi = uverbs.abi;
+            let chardev = self.chardev(uverbs);
+            let stranger = match facts.get(..here).unwrap_or_default().iter().any(|f| f.name == name) {
+                // Sysfs shows devices by name: it would show the namesake.
+                true => Facts { name, abi, chardev, ..Facts::default() },
+                false => self.device_facts(name, chardev, abi, "netlink does not show the device"),
+            };
+            facts.push(Facts { other_namespace: exclusive, ..stranger });
         }
         facts
     }
@@ -174,22 +179,17 @@ impl Linux {
         let mut without_chardev = names.clone().unwrap_or_default();
         let mut facts = Vec::new();
         for uverbs in self.sysfs.uverbs_names().unwrap_or_default() {
-            let uverbs = self.sysfs.uverbs(&uverbs);
+            let mut uverbs = self.sysfs.uverbs(&uverbs);
             // One whose name cannot be read has just gone.
-            let Some(name) = uverbs.ibdev.clone() else { continue };
+            let Some(name) = uverbs.ibdev.take() else { continue };
+            let abi = uverbs.abi;
             without_chardev.retain(|other| *other != name);
             // Character devices are shown in every network namespace, devices in their own only.
             let other_namespace = names.as_ref().is_some_and(|names| !names.contains(&name));
-            facts.push(Facts { other_namespace, ..self.sysfs_facts(uverbs, SILENT) });
+            facts.push(Facts { other_namespace, ..self.device_facts(name, self.chardev(uverbs), abi, SILENT) });
         }
         facts.extend(without_chardev.into_iter().map(|name| self.device_facts(name, Chardev::None, None, SILENT)));
         facts
-    }
-
-    fn sysfs_facts(&self, uverbs: Uverbs, why_no_driver: &str) -> Facts {
-        let name = uverbs.ibdev.clone().unwrap_or_default();
-        let abi = uverbs.abi;
-        self.device_facts(name, self.chardev(uverbs), abi, why_no_driver)
     }
 
     fn device_facts(&self, name: String, chardev: Chardev, abi: Option<u32>, why_no_driver: &str) -> Facts {
@@ -218,7 +218,7 @@ impl Linux {
     /// The driver from what only that driver shows in sysfs, never from the device's name: names are free.
     ///
     /// A wrong guess does no harm: every command names the driver, and the kernel refuses commands for another one.
-    fn guess_driver(&self, device: &str, why: &str) -> Driver {
+    pub(super) fn guess_driver(&self, device: &str, why: &str) -> Driver {
         // Only rxe has this attribute (drivers/infiniband/sw/rxe/rxe_verbs.c). On old kernels rxe also points to the
         // hardware of its network device, so this comes first.
         if self.sysfs.text(device, "parent").is_some() {
@@ -263,17 +263,6 @@ impl Linux {
             })
             .find(|(_, node)| matches!(node, Node::Ready | Node::Denied(Errno::EACCES | Errno::EPERM)))
     }
-
-    /// Whether the device that `device` describes still is what it was: a device number is given to the next device as
-    /// soon as it is free, an index is not.
-    fn is_same(&self, device: &DeviceInfo) -> bool {
-        let Some(index) = device.index else { return true };
-        match self.nldev().and_then(|mut nldev| nldev.chardev(index)) {
-            Ok(chardev) => Some(chardev.dev) == device.dev,
-            Err(NetlinkError::Kernel(Errno::EINVAL | Errno::ENODEV)) => false,
-            Err(_) => true,
-        }
-    }
 }
 
 impl Sys for Linux {
@@ -282,24 +271,7 @@ impl Sys for Linux {
     }
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn Cdev>, Error> {
-        let driver = provider(device)?;
-        let (Some(path), Some(dev)) = (&device.node, device.dev) else {
-            return Err(gone(
-                device,
-                device.usable.as_ref().err().map_or("it has no device file".into(), |e| e.to_string()),
-            ));
-        };
-        // Looked at before it is opened, because opening another device may set something off.
-        let metadata = std::fs::metadata(path).map_err(|e| open_error(device, path, &e))?;
-        check_number(device, path, &metadata, dev)?;
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| open_error(device, path, &e))?;
-        // And again, because the file may have been replaced in between.
-        let metadata = file.metadata().map_err(|e| open_error(device, path, &e))?;
-        check_number(device, path, &metadata, dev)?;
-        if !self.is_same(device) {
-            return Err(gone(device, "it has been removed since it was listed; list the devices again".into()));
-        }
-        Ok(from_file(file, driver.0))
+        self.open_device(device)
     }
 }
 
@@ -308,70 +280,8 @@ fn is_told(scan: &Scan, uverbs: &str) -> bool {
     scan.found.iter().any(|found| found.chardev.as_ref().is_ok_and(|chardev| chardev.name == uverbs))
 }
 
-/// The driver, if this library has a provider for it.
-fn provider(device: &DeviceInfo) -> Result<DriverId, Error> {
-    let verb = Verb::OpenDevice;
-    let unsupported = |what: String| Error::Unsupported { verb, what: what.into(), by: Lacking::Library };
-    match (&device.usable, device.driver) {
-        (Err(Unusable::AbiVersion { driver, found, min, max }), _) => Err(Error::Abi {
-            verb,
-            what: format!("provider ABI version of driver {driver}").into(),
-            need: format!("{min} to {max}").into(),
-            got: found.to_string().into(),
-        }),
-        (Err(why @ (Unusable::NoProvider(_) | Unusable::UnknownDriver(_) | Unusable::PointerWidth(_))), _) => {
-            Err(unsupported(format!("{} ({why})", device.name)))
-        }
-        (Err(why @ (Unusable::OtherNamespace | Unusable::NoCharDevice | Unusable::BadEntry(_))), _) => {
-            Err(gone(device, why.to_string()))
-        }
-        // What hinders at the device file may have been mended since: opening it tells.
-        (_, Some(driver)) => Ok(driver),
-        (_, None) => Err(unsupported(format!("{} (its driver is not known)", device.name))),
-    }
-}
-
-fn gone(device: &DeviceInfo, why: String) -> Error {
-    Error::NoDevice { wanted: device.name.clone().into(), hint: Some(why.into()) }
-}
-
-fn check_number(device: &DeviceInfo, path: &Path, metadata: &Metadata, need: (u32, u32)) -> Result<(), Error> {
-    match number(metadata) {
-        Some(found) if found == need => Ok(()),
-        Some((found_major, found_minor)) => {
-            let (need_major, need_minor) = need;
-            let path = path.to_owned();
-            Err(gone(
-                device,
-                Unusable::WrongNode { path, found_major, found_minor, need_major, need_minor }.to_string(),
-            ))
-        }
-        None => Err(gone(device, Unusable::NotCharDevice(path.to_owned()).to_string())),
-    }
-}
-
-/// What the kernel meant by refusing to open the device file (`ib_uverbs_open` in
-/// `drivers/infiniband/core/uverbs_main.c`).
-fn open_error(device: &DeviceInfo, path: &Path, e: &std::io::Error) -> Error {
-    let errno = Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
-    let (name, path) = (&device.name, path.to_owned());
-    let hint = match errno {
-        Errno::ENOENT => return gone(device, Unusable::NoNode(path).to_string()),
-        Errno::EACCES => Unusable::NoPermission(path).to_string(),
-        Errno::EPERM => format!(
-            "{name} belongs to another network namespace (rdma system show: exclusive), or the control group of this \
-             container forbids {}",
-            path.display()
-        ),
-        Errno::ENXIO | Errno::ENODEV => format!("{name} is going away"),
-        Errno::EMFILE | Errno::ENFILE => "too many open files: raise the limit (ulimit -n)".to_owned(),
-        _ => path.display().to_string(),
-    };
-    Error::kernel(Verb::OpenDevice, errno).with_hint(hint)
-}
-
 /// Major and minor number of a character device.
-fn number(metadata: &Metadata) -> Option<(u32, u32)> {
+pub(super) fn number(metadata: &Metadata) -> Option<(u32, u32)> {
     let dev = metadata.rdev();
     metadata.file_type().is_char_device().then(|| (libc::major(dev), libc::minor(dev)))
 }
@@ -384,12 +294,24 @@ fn look_at(path: &Path, dev: (u32, u32)) -> Node {
         Ok(metadata) => match number(&metadata) {
             None => Node::NotCharDevice,
             Some(found) if found != dev => Node::Wrong(found),
-            Some(_) => match faccessat(AT_FDCWD, path, AccessFlags::R_OK | AccessFlags::W_OK, AtFlags::AT_EACCESS) {
+            Some(_) => match access(path) {
                 Ok(()) => Node::Ready,
-                Err(e) => denied(e.into()),
+                Err(e) => denied(e),
             },
         },
     }
+}
+
+/// Whether the effective user may read and write.
+fn access(path: &Path) -> Result<(), Errno> {
+    let both = AccessFlags::R_OK | AccessFlags::W_OK;
+    match faccessat(AT_FDCWD, path, both, AtFlags::AT_EACCESS) {
+        // Either the device control group forbids it, or an old container runtime forbids the system call itself: it
+        // knows the one without flags.
+        Err(nix::errno::Errno::EPERM) => faccessat(AT_FDCWD, path, both, AtFlags::empty()),
+        other => other,
+    }
+    .map_err(Errno::from)
 }
 
 /// A port as netlink told it.

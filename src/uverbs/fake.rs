@@ -11,7 +11,6 @@
 #![allow(unsafe_code)]
 
 use super::errno::Errno;
-use super::object::ObjectKind;
 use super::sys::Cdev;
 use crate::mem::map::Mapping;
 use std::collections::BTreeMap;

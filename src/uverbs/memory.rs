@@ -73,7 +73,7 @@ fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error
     if addr.checked_add(len).is_none() {
         return Err(Error::invalid(verb, "length", len, format!("from {addr:#x} on it exceeds the address space")));
     }
-    if (addr ^ iova) % SMALLEST_PAGE != 0 {
+    if !(addr ^ iova).is_multiple_of(SMALLEST_PAGE) {
         return Err(Error::invalid(
             verb,
             "iova",

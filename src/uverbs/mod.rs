@@ -20,6 +20,7 @@ mod netlink;
 mod nldev;
 pub mod object;
 pub mod observe;
+mod open;
 mod query;
 mod queue_pair;
 pub mod raw;

@@ -1,4 +1,4 @@
-use super::super::device::DeviceIndex;
+use super::super::device::{DeviceIndex, Unusable};
 use super::super::netlink::NetlinkError;
 use super::super::types::{Guid, LinkLayer};
 use super::*;
@@ -396,6 +396,11 @@ fn devices_of_other_namespaces() {
     assert_eq!((devices[1].name.as_str(), &devices[1].usable), ("rxe0", &Err(Unusable::OtherNamespace)));
     assert!(devices[1].node.as_ref().unwrap().ends_with("uverbs0"));
 
+    // What sysfs shows under the name is the one that is here.
+    tree.rxe("rxe0");
+    let devices = merged(&tree, mine(), Ok(mine()));
+    assert_eq!((devices[1].node_guid, devices[1].driver, devices[1].ports.len()), (None, None, 0));
+
     // One that came between the two looks is no stranger.
     let second = told(8, "rxe0", Ok("uverbs0"), Some(DriverId::RXE));
     let devices = merged(&tree, mine(), Ok(Scan { found: vec![mine().found.remove(0), second], ..mine() }));
@@ -416,78 +421,6 @@ fn a_device_that_goes_away_during_the_list_is_left_out() {
     );
     let devices = merged(&tree, first, NEVER);
     assert_eq!(devices.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(), ["rxe1"]);
-}
-
-#[test]
-fn opening() {
-    let tree = Tree::new();
-    tree.rxe("rxe0").uverbs(0, "rxe0", 2);
-    let linux = tree.linux();
-    let device = tree.devices().remove(0);
-    let error = |device: &DeviceInfo| match linux.open(device) {
-        Ok(_) => panic!("opened"),
-        Err(e) => e,
-    };
-
-    let cdev = linux.open(&device).unwrap();
-    assert_eq!(cdev.driver_id(), 14);
-    assert!(cdev.raw_fd().is_some());
-
-    // What has changed since the list was made.
-    tree.remove("dev/uverbs0");
-    let e = error(&device);
-    assert!(matches!(e, Error::NoDevice { .. }) && e.to_string().contains("does not exist"), "{e}");
-    tree.link("dev/uverbs0", "/dev/zero");
-    let e = error(&device);
-    assert!(matches!(e, Error::NoDevice { .. }) && e.to_string().contains("is device 1:5, not 1:3"), "{e}");
-    tree.remove("dev/uverbs0").file("dev/uverbs0", "x");
-    let e = error(&device);
-    assert!(matches!(e, Error::NoDevice { .. }) && e.to_string().contains("not a character device"), "{e}");
-    // What was mended since: the verdict of the list does not matter.
-    let stale = DeviceInfo { usable: Err(Unusable::NoPermission("x".into())), ..device.clone() };
-    tree.remove("dev/uverbs0").link("dev/uverbs0", "/dev/null");
-    assert!(linux.open(&stale).is_ok());
-
-    // What no opening can mend.
-    let path = || device.node.clone().unwrap();
-    for (usable, expected) in [
-        (Unusable::NoProvider(DriverId(17)), "open_device: rxe0 (driver efa has no provider in this library) is not "),
-        (Unusable::PointerWidth(DriverId::RXE), "open_device: rxe0 (driver rxe can be used by 64-bit programs only"),
-        (Unusable::NoCharDevice, "no RDMA device rxe0: it has no uverbs character device"),
-        (Unusable::OtherNamespace, "no RDMA device rxe0: it belongs to another network namespace"),
-        (
-            Unusable::AbiVersion { driver: DriverId::RXE, found: 3, min: 1, max: 2 },
-            "open_device: provider ABI version of driver rxe: needs 1 to 2, found 3",
-        ),
-    ] {
-        let e = error(&DeviceInfo { usable: Err(usable), ..device.clone() });
-        assert!(e.to_string().starts_with(expected), "{e}");
-    }
-    let e = error(&DeviceInfo { driver: None, ..device.clone() });
-    assert!(matches!(e, Error::Unsupported { .. }), "{e}");
-    let e = error(&DeviceInfo { node: None, usable: Err(Unusable::NoNode(path())), ..device.clone() });
-    assert!(matches!(e, Error::NoDevice { .. }), "{e}");
-}
-
-#[test]
-fn what_the_kernel_means_by_refusing_to_open() {
-    let device = DeviceInfo::new("rxe0");
-    for (raw, hint) in [
-        (libc::EACCES, "no permission for /dev/x"),
-        (libc::EPERM, "another network namespace"),
-        (libc::ENXIO, "going away"),
-        (libc::ENODEV, "going away"),
-    ] {
-        let error = open_error(&device, Path::new("/dev/x"), &std::io::Error::from_raw_os_error(raw));
-        assert_eq!(error.errno(), Some(Errno::from_raw(raw)));
-        assert!(error.to_string().contains(hint), "{error}");
-    }
-    let gone = open_error(&device, Path::new("/dev/x"), &std::io::Error::from_raw_os_error(libc::EIO));
-    assert!(matches!(gone, Error::DeviceGone { verb: Verb::OpenDevice }));
-    let none = open_error(&device, Path::new("/dev/x"), &std::io::Error::from_raw_os_error(libc::ENOENT));
-    assert!(matches!(none, Error::NoDevice { .. }));
-    let many = open_error(&device, Path::new("/dev/x"), &std::io::Error::from_raw_os_error(libc::EMFILE));
-    assert_eq!(many.errno(), Some(Errno::EMFILE));
 }
 
 /// The host itself, whatever it has: no error but the one that says that nothing can be told.

@@ -22,7 +22,6 @@ fn ioctl_framing() {
         constants: constants!(
             ioctl::RDMA_VERBS_IOCTL => "RDMA_VERBS_IOCTL",
             ioctl::attr_flags::MANDATORY => "UVERBS_ATTR_F_MANDATORY",
-            ioctl::attr_flags::VALID_OUTPUT => "UVERBS_ATTR_F_VALID_OUTPUT",
         ),
     }
     .compare();

@@ -1,0 +1,59 @@
+//! The command line.
+
+use clap::{Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Counts the user-space instructions of post and poll, beside those of libibverbs with its rxe provider.
+///
+/// Builds one program for each, and runs both in a guest with a Soft-RoCE device (see `cargo vm --help`), where they are run
+/// instruction by instruction. Needs a C compiler and the Debian packages libibverbs-dev and ibverbs-providers.
+#[derive(Debug, Parser)]
+#[command(name = "rings", bin_name = "cargo rings", version, args_conflicts_with_subcommands = true)]
+pub struct Args {
+    /// Which of Debian's kernels to boot.
+    #[arg(long, value_enum, default_value = "6.12", value_name = "VERSION")]
+    pub kernel: Kernel,
+
+    /// Print JSON instead of the table: {"kernel", "libibverbs", "rustc", "operations": [{"id", "title", "requests",
+    /// "ironverbs": {"rxe", "any"}, "librxe": {"post", "wr"}, "ratio"}]}, where each of the four is null or
+    /// {"median", "min", "max"} in instructions per request, and the ratio is that of "any" to the lower of the other two.
+    #[arg(long, verbatim_doc_comment)]
+    pub json: bool,
+
+    /// Also write the table to a file.
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+
+    #[command(subcommand)]
+    pub command: Option<Internal>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Internal {
+    /// Counts one program's marked operations, and prints them as one line of JSON. Runs in the guest.
+    #[command(hide = true)]
+    Count {
+        /// The program and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        program: Vec<String>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Kernel {
+    /// Debian 12's.
+    #[value(name = "6.1")]
+    V6_1,
+    /// Debian 13's.
+    #[value(name = "6.12")]
+    V6_12,
+}
+
+impl Kernel {
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::V6_1 => "6.1",
+            Self::V6_12 => "6.12",
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The measured code: each way to post and to poll as one function with a name of its own in the executable.
+//!
+//! `tests/hotpath.rs` disassembles these very functions. They are called through pointers, so that no knowledge of the
+//! caller's arguments is compiled into them.
+//!
+//! # Safety argument
+//!
+//! `unsafe` is here for two things. The names of the functions in the executable begin with `hot_`, which no library
+//! uses, so that none clashes. And raw batches are submitted: `main.rs`, the only caller, passes entries of a region that
+//! outlives the queue pairs, and never makes a reference to its memory.
+#![allow(unsafe_code)]
+
+use ironverbs::{
+    Any, Cq, Inline, InlinePieces, PollError, PostError, Provider, Qp, RemoteAddr, Rxe, Sge, Wc, WcStatus, WrFlags,
+};
+
+const SIGNALED: WrFlags = WrFlags::SIGNALED;
+
+/// Declares the functions once and makes them twice, with `P` standing for each provider.
+macro_rules! operations {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $of:ty),*) -> $returned:ty $body:block)*) => {
+        /// The functions of one provider.
+        #[allow(dead_code, reason = "some are there for the disassembly only")]
+        pub struct Hot<P: Provider> {
+            $($(#[$doc])* pub $name: fn($($of),*) -> $returned,)*
+        }
+
+        operations! { @provider rxe, Rxe, RXE; $(fn $name($($arg: $of),*) -> $returned $body)* }
+        operations! { @provider any, Any, ANY; $(fn $name($($arg: $of),*) -> $returned $body)* }
+    };
+    (@provider $module:ident, $provider:ident, $table:ident;
+        $(fn $name:ident($($arg:ident: $of:ty),*) -> $returned:ty $body:block)*) => {
+        /// Posts and polls through one provider.
+        pub static $table: Hot<$provider> = Hot { $($name: $module::$name),* };
+
+        mod $module {
+            use super::*;
+            type P = $provider;
+            $(
+                #[unsafe(export_name = concat!("hot_", stringify!($module), "_", stringify!($name)))]
+                #[inline(never)]
+                pub fn $name($($arg: $of),*) -> $returned $body
+            )*
+        }
+    };
+}
+
+/// Submits a batch of [`operations`].
+macro_rules! submit {
+    ($batch:ident) => {{
+        // SAFETY: see the module: the region outlives the queue pairs, and nothing refers to its memory.
+        unsafe { $batch.submit() }
+    }};
+}
+
+operations! {
+    /// SEND of one entry.
+    fn send(qp: &mut Qp<P>, wr_id: u64, sge: &Sge) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.send(wr_id, SIGNALED, &[*sge])?;
+        submit!(batch)
+    }
+
+    /// SENDs of one entry each, `count` of them with one doorbell.
+    fn send_list(qp: &mut Qp<P>, count: u64, sge: &Sge) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        for wr_id in 0..count {
+            batch.send(wr_id, SIGNALED, &[*sge])?;
+        }
+        submit!(batch)
+    }
+
+    /// SEND of as many entries as the slice has.
+    fn send_sges(qp: &mut Qp<P>, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.send(wr_id, SIGNALED, sges)?;
+        submit!(batch)
+    }
+
+    /// SEND with immediate data.
+    fn send_imm(qp: &mut Qp<P>, wr_id: u64, sge: &Sge, imm: u32) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.send_imm(wr_id, SIGNALED, &[*sge], imm)?;
+        submit!(batch)
+    }
+
+    /// Inline SEND of as many bytes as the slice has.
+    fn send_inline(qp: &mut Qp<P>, wr_id: u64, bytes: &[u8]) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.send(wr_id, SIGNALED, Inline(bytes))?;
+        submit!(batch)
+    }
+
+    /// Inline SEND of eight bytes, known to be so many.
+    fn send_inline_word(qp: &mut Qp<P>, wr_id: u64, word: &[u8; 8]) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.send(wr_id, SIGNALED, Inline(word))?;
+        submit!(batch)
+    }
+
+    /// Inline SEND of several pieces.
+    fn send_inline_pieces(qp: &mut Qp<P>, wr_id: u64, pieces: &[&[u8]]) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.send(wr_id, SIGNALED, InlinePieces(pieces))?;
+        submit!(batch)
+    }
+
+    /// RDMA WRITE of one entry.
+    fn write(qp: &mut Qp<P>, wr_id: u64, sge: &Sge, remote: &RemoteAddr) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.write(wr_id, SIGNALED, &[*sge], *remote)?;
+        submit!(batch)
+    }
+
+    /// RDMA WRITE of as many entries as the slice has, with immediate data.
+    fn write_imm(qp: &mut Qp<P>, wr_id: u64, sges: &[Sge], remote: &RemoteAddr, imm: u32) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.write_imm(wr_id, SIGNALED, sges, *remote, imm)?;
+        submit!(batch)
+    }
+
+    /// Inline RDMA WRITE.
+    fn write_inline(qp: &mut Qp<P>, wr_id: u64, bytes: &[u8], remote: &RemoteAddr) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.write(wr_id, SIGNALED, Inline(bytes), *remote)?;
+        submit!(batch)
+    }
+
+    /// RDMA READ into one entry.
+    fn read(qp: &mut Qp<P>, wr_id: u64, sge: &Sge, remote: &RemoteAddr) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.read(wr_id, SIGNALED, &[*sge], *remote)?;
+        submit!(batch)
+    }
+
+    /// Compare and swap.
+    fn compare_swap(qp: &mut Qp<P>, wr_id: u64, result: &Sge, remote: &RemoteAddr, words: &[u64; 2]) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.compare_swap(wr_id, SIGNALED, *result, *remote, words[0], words[1])?;
+        submit!(batch)
+    }
+
+    /// Fetch and add.
+    fn fetch_add(qp: &mut Qp<P>, wr_id: u64, result: &Sge, remote: &RemoteAddr, add: u64) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.fetch_add(wr_id, SIGNALED, *result, *remote, add)?;
+        submit!(batch)
+    }
+
+    /// A batch with a request of each kind, which asks first whether they fit.
+    fn send_mixed(qp: &mut Qp<P>, sges: &[Sge], bytes: &[u8], remote: &RemoteAddr) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.reserve(3)?;
+        batch.write(1, WrFlags::NONE, sges, *remote)?;
+        batch.read(2, WrFlags::FENCE, sges, *remote)?;
+        batch.send(3, SIGNALED | WrFlags::SOLICITED, Inline(bytes))?;
+        submit!(batch)
+    }
+
+    /// A receive into one entry.
+    fn recv(qp: &mut Qp<P>, wr_id: u64, sge: &Sge) -> Result<(), PostError> {
+        let mut batch = qp.recv_batch();
+        batch.recv(wr_id, &[*sge])?;
+        submit!(batch)
+    }
+
+    /// Receives into one entry each, `count` of them.
+    fn recv_list(qp: &mut Qp<P>, count: u64, sge: &Sge) -> Result<(), PostError> {
+        let mut batch = qp.recv_batch();
+        for wr_id in 0..count {
+            batch.recv(wr_id, &[*sge])?;
+        }
+        submit!(batch)
+    }
+
+    /// A receive into as many entries as the slice has.
+    fn recv_sges(qp: &mut Qp<P>, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        let mut batch = qp.recv_batch();
+        batch.recv(wr_id, sges)?;
+        submit!(batch)
+    }
+
+    /// One completion as a value.
+    fn poll(cq: &mut Cq<P>) -> Result<Option<Wc>, PollError> {
+        cq.poll_one()
+    }
+
+    /// Completions as values, as many as there is room for.
+    fn poll_many(cq: &mut Cq<P>, out: &mut Vec<Wc>) -> Result<usize, PollError> {
+        cq.poll_into(out)
+    }
+
+    /// Number and status of the completions that are there, as many as there is room for.
+    fn poll_status(cq: &mut Cq<P>, out: &mut [(u64, WcStatus)]) -> Result<usize, PollError> {
+        let mut completions = cq.poll()?;
+        let mut n = 0;
+        for place in out {
+            let Some(completion) = completions.next() else { break };
+            *place = (completion.wr_id(), completion.status());
+            n += 1;
+        }
+        Ok(n)
+    }
+}

@@ -1,0 +1,228 @@
+//! Runs each operation through this library, between two marks that the counter sees.
+//!
+//! `rings-ironverbs DEVICE rxe|any`, where `rxe` uses the types with the provider in them and `any` those without. Does
+//! what `librxe.c` does: two queue pairs of one process are connected to each other, and nothing but the operation itself
+//! lies between the marks.
+
+mod hot;
+mod mark;
+
+use hot::Hot;
+use ironverbs::{AccessFlags, Context, Cq, Mr, Mtu, Pages, PreparedQp, Provider, Qp, QpBuilder, Sge, Wc, WcStatus};
+use mark::counted;
+use std::error::Error;
+use std::hint::black_box;
+use std::time::Duration;
+
+const DEPTH: u32 = 64;
+const LIST: u64 = 32;
+const POLL: usize = 16;
+const SGES: usize = 4;
+const INLINE: usize = 64;
+const BUFFER: usize = 4096;
+const LENGTH: usize = 64;
+const REMOTE: usize = 2048;
+const ROUNDS: usize = 5;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, device, provider] = &args[..] else { return Err("usage: rings-ironverbs DEVICE rxe|any".into()) };
+    let context = Context::open(device)?;
+    mark::calibrate();
+    match provider.as_str() {
+        "any" => Bench::new(&context)?.run(black_box(&hot::ANY)),
+        "rxe" => {
+            let context = context.into_provider().map_err(|_| format!("{device} is not of the driver rxe"))?;
+            Bench::new(&context)?.run(black_box(&hot::RXE))
+        }
+        other => Err(format!("no provider {other}").into()),
+    }
+}
+
+/// Two queue pairs connected to each other. Only `a` sends.
+struct Bench<P: Provider> {
+    a: Qp<P>,
+    b: Qp<P>,
+    /// Completions of what `a` sent.
+    sent: Cq<P>,
+    /// Completions of everything else.
+    other: Cq<P>,
+    mr: Mr<Pages>,
+}
+
+impl<P: Provider> Bench<P> {
+    fn new(context: &Context<P>) -> Result<Self> {
+        let pd = context.alloc_pd()?;
+        let mr = pd.alloc_mr(BUFFER, AccessFlags::ALL)?;
+        let (sent, other) = (context.create_cq(4 * DEPTH)?, context.create_cq(4 * DEPTH)?);
+        let prepare = |send_cq| {
+            QpBuilder::rc(&pd, send_cq, &other)
+                .max_send_wr(DEPTH)
+                .max_recv_wr(2 * DEPTH)
+                .max_send_sge(SGES as u32)
+                .max_inline_bytes(INLINE as u32)
+                .access(AccessFlags::ALL)
+                .build()
+        };
+        let (a, b) = (prepare(&sent)?, prepare(&other)?);
+        let (to_a, to_b) = (a.endpoint(), b.endpoint());
+        let connect = |prepared: PreparedQp<P>, peer| {
+            let mut options = prepared.connect_options();
+            options.path_mtu = Some(Mtu::B1024);
+            prepared.connect_with(peer, &options)
+        };
+        Ok(Self { a: connect(a, &to_b)?, b: connect(b, &to_a)?, sent, other, mr })
+    }
+
+    fn run(&mut self, hot: &Hot<P>) -> Result<()> {
+        self.sends(hot)?;
+        self.receives(hot)?;
+        self.polls(hot)
+    }
+
+    fn sends(&mut self, hot: &Hot<P>) -> Result<()> {
+        let sge = black_box(self.sge(0, LENGTH)?);
+        let word = black_box(self.sge(0, 8)?);
+        let remote = black_box(self.mr.remote(REMOTE)?);
+        let mut sges = [word; SGES];
+        for (i, sge) in sges.iter_mut().enumerate() {
+            *sge = self.sge(16 * i, 16)?;
+        }
+        let sges: &[Sge] = black_box(&sges);
+        let bytes = [0; INLINE];
+        let (few, many): (&[u8], &[u8]) = black_box((&bytes[..8], &bytes));
+        let words = black_box([1, 2]);
+
+        for _ in 0..ROUNDS {
+            self.send(hot, 1, |qp| counted(c"send", || must((hot.send)(qp, 0, &sge))))?;
+            self.send(hot, LIST, |qp| counted(c"send_list", || must((hot.send_list)(qp, LIST, &sge))))?;
+            self.send(hot, 1, |qp| counted(c"send_4_sges", || must((hot.send_sges)(qp, 0, sges))))?;
+            self.send(hot, 1, |qp| counted(c"send_inline_8", || must((hot.send_inline)(qp, 0, few))))?;
+            self.send(hot, 1, |qp| counted(c"send_inline_64", || must((hot.send_inline)(qp, 0, many))))?;
+            self.one_sided(|qp| counted(c"write", || must((hot.write)(qp, 0, &sge, &remote))))?;
+            self.one_sided(|qp| counted(c"read", || must((hot.read)(qp, 0, &sge, &remote))))?;
+            self.one_sided(|qp| {
+                counted(c"compare_swap", || must((hot.compare_swap)(qp, 0, &word, &remote, &words)));
+            })?;
+            self.one_sided(|qp| counted(c"fetch_add", || must((hot.fetch_add)(qp, 0, &word, &remote, 1))))?;
+        }
+        Ok(())
+    }
+
+    /// Receives go to `b`, and are used up by sends.
+    fn receives(&mut self, hot: &Hot<P>) -> Result<()> {
+        let sge = black_box(self.sge(0, LENGTH)?);
+        for _ in 0..ROUNDS {
+            let b = &mut self.b;
+            counted(c"recv", || must((hot.recv)(b, 0, &sge)));
+            must((hot.send)(&mut self.a, 0, &sge));
+            self.drain(1, 1)?;
+
+            let b = &mut self.b;
+            counted(c"recv_list", || must((hot.recv_list)(b, LIST, &sge)));
+            must((hot.send_list)(&mut self.a, LIST, &sge));
+            self.drain(LIST, LIST)?;
+        }
+        Ok(())
+    }
+
+    fn polls(&mut self, hot: &Hot<P>) -> Result<()> {
+        let mut values: Vec<Wc> = Vec::with_capacity(POLL);
+        let mut pairs = [(0, WcStatus::SUCCESS); POLL];
+        for _ in 0..ROUNDS {
+            self.complete(hot, 1)?;
+            let cq = &mut self.sent;
+            match counted(c"poll", || (hot.poll)(cq)) {
+                Ok(Some(wc)) if wc.outcome.is_ok() => {}
+                other => return Err(format!("poll: {other:?}").into()),
+            }
+            let cq = &mut self.sent;
+            match counted(c"poll_empty", || (hot.poll)(cq)) {
+                Ok(None) => {}
+                other => return Err(format!("poll of an empty queue: {other:?}").into()),
+            }
+
+            self.complete(hot, POLL as u64)?;
+            values.clear();
+            let (cq, out) = (&mut self.sent, &mut values);
+            let n = counted(c"poll_16", || (hot.poll_many)(cq, out))?;
+            if n != POLL || values.iter().any(|wc| wc.outcome.is_err()) {
+                return Err(format!("poll of {POLL}: {values:?}").into());
+            }
+
+            for (name, n) in [(c"poll_status", 1), (c"poll_status_16", POLL)] {
+                self.complete(hot, n as u64)?;
+                let (cq, out) = (&mut self.sent, &mut pairs[..n]);
+                let got = counted(name, || (hot.poll_status)(cq, out))?;
+                if got != n || out.iter().any(|(_, status)| *status != WcStatus::SUCCESS) {
+                    return Err(format!("poll of status: {got} of {n}: {out:?}").into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `post`, which posts `n` SENDs, with receives ready for them, and waits until all is done.
+    fn send(&mut self, hot: &Hot<P>, n: u64, post: impl FnOnce(&mut Qp<P>)) -> Result<()> {
+        let sge = self.sge(0, LENGTH)?;
+        must((hot.recv_list)(&mut self.b, n, &sge));
+        post(&mut self.a);
+        self.drain(n, n)
+    }
+
+    /// Runs `post`, which posts one request without part of the peer, and waits for it.
+    fn one_sided(&mut self, post: impl FnOnce(&mut Qp<P>)) -> Result<()> {
+        post(&mut self.a);
+        self.drain(1, 0)
+    }
+
+    /// Puts `n` completions of WRITEs into the completion queue of `a`, and leaves them there.
+    fn complete(&mut self, hot: &Hot<P>, n: u64) -> Result<()> {
+        let (sge, remote) = (self.sge(0, LENGTH)?, self.mr.remote(REMOTE)?);
+        for wr_id in 0..n {
+            must((hot.write)(&mut self.a, wr_id, &sge, &remote));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        Ok(())
+    }
+
+    fn drain(&mut self, sent: u64, received: u64) -> Result<()> {
+        for (cq, mut expected) in [(&mut self.sent, sent), (&mut self.other, received)] {
+            for _ in 0..10_000 {
+                while let Some(wc) = cq.poll_one()? {
+                    wc.outcome?;
+                    expected -= 1;
+                }
+                if expected == 0 {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if expected != 0 {
+                return Err(format!("{expected} completions did not come").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn sge(&self, offset: usize, len_bytes: usize) -> Result<Sge> {
+        Ok(self.mr.sge(offset..offset + len_bytes)?)
+    }
+}
+
+/// What a program does with the answer on its way: one branch.
+#[inline(always)]
+fn must<E: std::fmt::Display>(result: std::result::Result<(), E>) {
+    if let Err(error) = result {
+        refused(&error);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn refused(error: &dyn std::fmt::Display) -> ! {
+    eprintln!("rings-ironverbs: {error}");
+    std::process::exit(1)
+}

@@ -1,0 +1,213 @@
+//! The table: which operations there are, and how their counts are shown.
+
+use crate::counter::Counts;
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// An operation: its name at the mark, its title, and how many requests or completions one count covers.
+struct Operation(&'static str, &'static str, u32);
+
+const OPERATIONS: &[Operation] = &[
+    Operation("send", "post one SEND, 1 entry", 1),
+    Operation("send_list", "post 32 SENDs, 1 entry each, one doorbell: per request", 32),
+    Operation("send_4_sges", "post one SEND, 4 entries", 1),
+    Operation("send_inline_8", "post one SEND, 8 bytes inline", 1),
+    Operation("send_inline_64", "post one SEND, 64 bytes inline", 1),
+    Operation("write", "post one RDMA WRITE, 1 entry", 1),
+    Operation("read", "post one RDMA READ, 1 entry", 1),
+    Operation("compare_swap", "post one compare and swap", 1),
+    Operation("fetch_add", "post one fetch and add", 1),
+    Operation("recv", "post one receive, 1 entry", 1),
+    Operation("recv_list", "post 32 receives, 1 entry each: per request", 32),
+    Operation("poll", "poll one completion, all fields", 1),
+    Operation("poll_16", "poll 16 completions, all fields: per completion", 16),
+    Operation("poll_status", "poll one completion, number and status", 1),
+    Operation("poll_status_16", "poll 16 completions, number and status: per completion", 16),
+    Operation("poll_empty", "poll an empty queue", 1),
+];
+
+/// The name at the mark around ten instructions, one of them a system call.
+const CALIBRATION: &str = "calibration";
+
+#[derive(Serialize)]
+pub struct Table {
+    pub kernel: String,
+    pub libibverbs: String,
+    pub rustc: String,
+    operations: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    id: &'static str,
+    title: &'static str,
+    requests: u32,
+    ironverbs: Ironverbs,
+    librxe: Librxe,
+    ratio: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Ironverbs {
+    rxe: Option<Count>,
+    any: Option<Count>,
+}
+
+#[derive(Serialize)]
+struct Librxe {
+    post: Option<Count>,
+    wr: Option<Count>,
+}
+
+/// Instructions per request.
+#[derive(Clone, Copy, Serialize)]
+struct Count {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+/// What was counted in the guest, by program.
+pub struct Columns {
+    pub rxe: Counts,
+    pub any: Counts,
+    pub post: Counts,
+    pub wr: Counts,
+}
+
+impl Table {
+    pub fn new(kernel: String, libibverbs: String, rustc: String, columns: &Columns) -> Result<Self> {
+        let Columns { rxe, any, post, wr } = columns;
+        for counts in [rxe, any, post, wr] {
+            let calibration = counts.get(CALIBRATION).map(Vec::as_slice);
+            ensure!(
+                calibration == Some(&[10]),
+                "the counter is wrong: ten instructions were counted as {calibration:?}"
+            );
+        }
+        let operations = OPERATIONS.iter().map(|operation| Row::new(operation, columns)).collect();
+        Ok(Self { kernel, libibverbs, rustc, operations })
+    }
+
+    /// The operations that one of the programs should have run and did not.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let whole = |row: &Row| row.ironverbs.rxe.is_some() && row.ironverbs.any.is_some() && row.ratio.is_some();
+        self.operations.iter().filter(|row| !whole(row)).map(|row| row.id).collect()
+    }
+
+    pub fn markdown(&self) -> String {
+        let Self { kernel, libibverbs, rustc, operations } = self;
+        let mut text = format!(
+            "\
+# Instructions of post and poll
+
+User-space instructions of one operation, through this library and through libibverbs with its rxe provider. Made by
+
+    cargo rings --write tools/rings/RINGS.md
+
+with kernel {kernel}, libibverbs {libibverbs}, {rustc}.
+
+| operation | `Qp<Rxe>` | `Qp` | `ibv_post_*`, `ibv_poll_cq` | `ibv_wr_*`, `ibv_start_poll` | `Qp` ÷ lower of C |
+| --- | ---: | ---: | ---: | ---: | ---: |
+"
+        );
+        for row in operations {
+            let cells = [row.ironverbs.rxe, row.ironverbs.any, row.librxe.post, row.librxe.wr].map(show);
+            let ratio = row.ratio.map_or_else(|| "–".into(), |ratio| format!("{ratio:.2}"));
+            let _ = writeln!(text, "| {} | {} | {ratio} |", row.title, cells.join(" | "));
+        }
+        text += "
+How it is counted: both programs run in one guest, on two queue pairs connected to each other on a Soft-RoCE device. A
+tracer runs the operation instruction by instruction (`PTRACE_SINGLESTEP`) between two breakpoints, so that the counts are
+exact and repeatable; shown is the median of five. A post includes everything up to and including the `syscall` instruction of
+its doorbell, which counts as one, and the way back; what the kernel does in it is not counted. The queue is neither
+empty of room nor wrapping specially, and every send is signaled.
+
+- This library: a call of a function that is not inlined, with arguments that the compiler does not know, which builds the
+  batch, submits it and returns. `Qp<Rxe>` names the provider at compile time; `Qp` works with every provider.
+- C: what a program can prepare ahead (`struct ibv_send_wr`, `struct ibv_sge`) is not counted. \"All fields\" of a completion are
+  number, status, operation, length, queue pair, immediate data and its flag. `ibv_poll_cq` always copies all of them; the newer
+  functions are called for those that are named. A receive has no newer function.
+";
+        text
+    }
+}
+
+impl Row {
+    fn new(&Operation(id, title, requests): &Operation, columns: &Columns) -> Self {
+        let count = |counts: &Counts| counts.get(id).and_then(|samples| Count::new(samples, requests));
+        let ironverbs = Ironverbs { rxe: count(&columns.rxe), any: count(&columns.any) };
+        // The older function gives all fields, whichever are read.
+        let whole = id.replace("_status", "");
+        let post = columns.post.get(&whole).and_then(|samples| Count::new(samples, requests));
+        let librxe = Librxe { post, wr: count(&columns.wr) };
+        let lower = [librxe.post, librxe.wr].iter().flatten().map(|count| count.median).reduce(f64::min);
+        let ratio = ironverbs.any.zip(lower).map(|(ours, theirs)| ours.median / theirs);
+        Self { id, title, requests, ironverbs, librxe, ratio }
+    }
+}
+
+impl Count {
+    fn new(samples: &[u64], requests: u32) -> Option<Self> {
+        let mut sorted = samples.to_vec();
+        sorted.sort_unstable();
+        let per_request = |count: &u64| *count as f64 / f64::from(requests);
+        Some(Self {
+            median: sorted.get(sorted.len() / 2).map(per_request)?,
+            min: sorted.first().map(per_request)?,
+            max: sorted.last().map(per_request)?,
+        })
+    }
+}
+
+fn show(count: Option<Count>) -> String {
+    match count {
+        None => "–".into(),
+        Some(Count { median, .. }) if median.fract() == 0.0 => format!("{median}"),
+        Some(Count { median, .. }) => format!("{median:.1}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(of: &[(&str, &[u64])]) -> Counts {
+        let calibration = [(CALIBRATION, &[10][..])];
+        calibration.iter().chain(of).map(|(name, samples)| ((*name).to_owned(), samples.to_vec())).collect()
+    }
+
+    fn table(columns: &Columns) -> Result<Table> {
+        Table::new("6.12".into(), "44".into(), "rustc 1".into(), columns)
+    }
+
+    #[test]
+    fn a_row_has_medians_per_request_and_the_ratio_to_the_better_c_function() {
+        let columns = Columns {
+            rxe: counts(&[("send_list", &[320, 960, 640])]),
+            any: counts(&[("send_list", &[656])]),
+            post: counts(&[("send_list", &[3200])]),
+            wr: counts(&[("send_list", &[1312])]),
+        };
+        let markdown = table(&columns).unwrap().markdown();
+        assert!(markdown.contains("per request | 20 | 20.5 | 100 | 41 | 0.50 |"), "{markdown}");
+    }
+
+    #[test]
+    fn the_older_poll_gives_all_fields_even_where_two_are_wanted() {
+        let none = || counts(&[]);
+        let columns = Columns { rxe: none(), any: none(), post: counts(&[("poll_16", &[1600])]), wr: none() };
+        let table = table(&columns).unwrap();
+        let row = table.operations.iter().find(|row| row.id == "poll_status_16").unwrap();
+        assert_eq!(row.librxe.post.unwrap().median, 100.0);
+        assert_eq!(table.missing().len(), OPERATIONS.len());
+    }
+
+    #[test]
+    fn a_counter_that_miscounts_is_found_out() {
+        let mut columns = Columns { rxe: counts(&[]), any: counts(&[]), post: counts(&[]), wr: counts(&[]) };
+        columns.wr.insert(CALIBRATION.into(), vec![11]);
+        assert!(table(&columns).is_err());
+    }
+}
