@@ -2,7 +2,7 @@
 //! crashes. These tests leave objects in the kernel, so they come last.
 
 use crate::harness::{descriptors_may_stay, step};
-use crate::scene::{Freed, Scene, objects};
+use crate::scene::{Freed, Scene, device_mappings, objects};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::sys::{Command, Fault};
@@ -29,7 +29,7 @@ fn nth_command_of_the_way_down_is_refused(target: &Target) {
     assert!(n_commands >= 5, "two queue pairs, a region, a completion queue and a domain are destroyed");
     for n in 0..n_commands {
         step(format!("command {n} on the way down is refused"));
-        let objects_before = objects(target);
+        let (objects_before, mappings_before) = (objects(target), device_mappings());
         let fault = Fault::new();
         let (scene, context) = Scene::watched(target, &fault, &freed);
         fault.fail_nth(n, Errno::EBUSY);
@@ -42,6 +42,7 @@ fn nth_command_of_the_way_down_is_refused(target: &Target) {
         }
         if leaks.is_empty() {
             assert!(freed.get(), "nothing was leaked, and yet memory was not freed");
+            assert_eq!(device_mappings(), mappings_before, "nothing was leaked, and yet queues are still mapped");
         }
         if leaks.iter().any(|leak| leak.kind == ObjectKind::Mr) {
             assert!(!freed.get(), "memory was freed that the device may still use");
