@@ -67,7 +67,9 @@ pub struct PortDetails {
     pub sm_lid: Option<Lid>,
     /// Service level to the subnet manager.
     pub sm_sl: Option<u8>,
-    /// Port capability bits (`enum ib_port_capability_mask_bits`).
+    /// Port capability bits (IB spec 14.2.5.6, CapabilityMask). Bit 26 is the specification's, while the same field of
+    /// a port query says there whether GIDs are IP addresses (`make_port_cap_flags` in
+    /// `drivers/infiniband/core/uverbs_cmd.c`).
     pub cap_mask: Option<u32>,
     /// Subnet prefix; InfiniBand only.
     pub subnet_prefix: Option<u64>,

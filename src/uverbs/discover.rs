@@ -52,7 +52,8 @@ impl Linux {
         const LOAD: &str = "load a driver: modprobe mlx5_ib; or modprobe rdma_rxe, and rdma link add NAME type rxe \
                             netdev NETDEV";
         match self.nldev().and_then(|mut nldev| nldev.system()) {
-            Ok(nldev::System { shared_netns: Some(false), .. }) => {
+            // Sysfs would have shown the devices of other namespaces.
+            Ok(nldev::System { shared_netns: Some(false), .. }) if self.sysfs.uverbs_names().is_none() => {
                 "no device is in this network namespace, and the RDMA subsystem keeps devices to their namespaces (rdma \
                  system show)"
                     .to_owned()
@@ -219,6 +220,9 @@ impl Linux {
     ///
     /// A wrong guess does no harm: every command names the driver, and the kernel refuses commands for another one.
     pub(super) fn guess_driver(&self, device: &str, why: &str) -> Driver {
+        if !self.sysfs.is_mounted() {
+            return Driver::Unknown(format!("{why}, and there is no sysfs at {}", self.sysfs.root().display()));
+        }
         // Only rxe has this attribute (drivers/infiniband/sw/rxe/rxe_verbs.c). On old kernels rxe also points to the
         // hardware of its network device, so this comes first.
         if self.sysfs.text(device, "parent").is_some() {

@@ -34,4 +34,6 @@ mod fake;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod live;
+#[cfg(test)]
 mod scenario;

@@ -49,6 +49,9 @@ mod attr {
 /// Verbs count ports in eight bits; a device with more shows only these to user space.
 const MAX_PORTS: u32 = 255;
 
+/// How often devices are listed again because one went away meanwhile.
+const SCAN_TRIES: usize = 4;
+
 /// A device as `RDMA_NLDEV_CMD_GET` tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
@@ -130,7 +133,21 @@ impl<C: Channel> Nldev<C> {
     }
 
     /// Every device that the caller's network namespace may use, by index; and what holds for all of them.
+    ///
+    /// The kernel counts devices to know where to go on with a dump (`_nldev_get_dumpit`): if one that was told goes away
+    /// meanwhile, it skips another. The one that went is noticed when it is asked about; then all is done again.
     pub fn scan(&mut self) -> Result<Scan, NetlinkError> {
+        let mut scan = self.scan_once()?;
+        for _ in 1..SCAN_TRIES {
+            if !scan.found.iter().any(Found::is_gone) {
+                break;
+            }
+            scan = self.scan_once()?;
+        }
+        Ok(scan)
+    }
+
+    fn scan_once(&mut self) -> Result<Scan, NetlinkError> {
         let mut devices = self.0.dump(&Request::new(command::GET), Device::parse)?;
         devices.sort_by_key(|d| d.index);
 

@@ -156,9 +156,9 @@ pub mod attr {
     }
 
     pub mod query_gid_entry {
-        /// `u32`.
+        /// Constant.
         pub const PORT: u16 = 0;
-        /// `u32`.
+        /// Constant.
         pub const GID_INDEX: u16 = 1;
         /// Flags: none are defined, yet the attribute is required.
         pub const FLAGS: u16 = 2;

@@ -360,11 +360,8 @@ fn netlink_alone_is_enough() {
 
     // Not even the driver is told, and there is no sysfs to guess by.
     let devices = merged(&tree, scan(Some(true), vec![told(0, "rxe0", Ok("uverbs0"), None)]), NEVER);
-    assert_eq!(
-        verdict(&devices[0]),
-        "the kernel did not tell the driver of the device: netlink does not tell it for this device, and sysfs gives no \
-         sure sign of it (hardware driver: none)"
-    );
+    let text = verdict(&devices[0]);
+    assert!(text.contains("netlink does not tell it for this device, and there is no sysfs at"), "{text}");
     // No character device.
     let devices = merged(&tree, scan(Some(true), vec![told(0, "rxe0", Err(Errno::EOPNOTSUPP), None), rxe()]), NEVER);
     assert_eq!(devices[0].usable, Err(Unusable::NoCharDevice));

@@ -155,12 +155,34 @@ fn a_device_that_makes_no_sense_hides_no_other() {
 }
 
 #[test]
+fn a_device_that_goes_away_during_a_scan_hides_no_other() {
+    // "goes" was told and went; the kernel then took "stays" for the one it had told.
+    let mut nldev = ask(vec![
+        [message(command::GET, 2, 1, &device(0, "goes", 1)), done(1)].concat(),
+        refusal(Errno::EINVAL, 2),
+        refusal(Errno::EINVAL, 3),
+        message(command::SYS_GET, 0, 4, b""),
+        [message(command::GET, 2, 5, &device(1, "stays", 0)), done(5)].concat(),
+        message(command::GET_CHARDEV, 0, 6, &chardev("uverbs1", 0xe7c1, 14)),
+        message(command::SYS_GET, 0, 7, b""),
+    ]);
+    let scan = nldev.scan().unwrap();
+    let names: Vec<_> = scan.found.iter().map(|f| f.device.name.as_str()).collect();
+    assert_eq!(names, ["stays"]);
+}
+
+#[test]
 fn a_device_with_more_ports_than_verbs_can_count_shows_255() {
-    let mut answers = vec![[message(command::GET, 2, 1, &device(0, "switch", 1000)), done(1)].concat()];
-    answers.extend((2..=257).map(|seq| refusal(Errno::EINVAL, seq)));
+    let mut answers = Vec::new();
+    for round in 0..SCAN_TRIES as u32 {
+        // The dump, one character device, 255 ports, the system.
+        let seq = 1 + round * 258;
+        answers.push([message(command::GET, 2, seq, &device(0, "switch", 1000)), done(seq)].concat());
+        answers.extend((1..=257).map(|i| refusal(Errno::EINVAL, seq + i)));
+    }
     let scan = ask(answers).scan().unwrap();
     assert_eq!(scan.found[0].ports.len(), 255);
-    // Neither its character device nor any port is there any more.
+    // Neither its character device nor any port is there any more, however often one asks.
     assert!(scan.found[0].is_gone());
 }
 

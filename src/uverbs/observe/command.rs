@@ -210,7 +210,10 @@ impl<'a> Command<'a> {
                 (_, _, id) => {
                     let mut value = String::new();
                     names::show_attr(spec.method, id)(bytes, &mut value)?;
-                    out.push_str(&names::braced(&value));
+                    match value.is_empty() {
+                        true => out.truncate(start),
+                        false => out.push_str(&names::braced(&value)),
+                    }
                 }
             }
         }

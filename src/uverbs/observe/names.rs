@@ -100,8 +100,8 @@ static METHODS: &[MethodSpec] = &[
         method: method::QUERY_GID_ENTRY,
         name: "DEVICE.QUERY_GID_ENTRY",
         attrs: attrs![
-            query_gid_entry::PORT In,
-            query_gid_entry::GID_INDEX In,
+            query_gid_entry::PORT Const,
+            query_gid_entry::GID_INDEX Const,
             query_gid_entry::FLAGS In,
             query_gid_entry::RESP_ENTRY Out,
         ],
@@ -291,9 +291,11 @@ impl<'a> Terse<'a> {
         let mut shown = vec![];
         while let Some((name, value)) = rest.split_once(": ") {
             let mut value = Self::of(value);
-            // Zero is a handle like any other.
-            if value.text.is_empty() && name.ends_with("handle") {
-                value.text.push('0');
+            match value.text.parse::<u64>() {
+                Ok(bits) if name.ends_with("mask") || name.ends_with("flags") => value.text = format!("{bits:#x}"),
+                // Zero is a handle like any other.
+                Err(_) if value.text.is_empty() && name.ends_with("handle") => value.text.push('0'),
+                _ => {}
             }
             if !value.text.is_empty() {
                 shown.push(format!("{name}={}", braced(&value.text)));

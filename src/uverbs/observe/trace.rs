@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// ```text
 /// CQ.CREATE cqe=64 user_handle=1 comp_vector=0 = ok handle=2 resp_cqe=127 uhw_out=0010000000000000... (41 µs)
-/// INVOKE_WRITE REG_MR start=0x7f0012345008 length=8192 ... access_flags=15 = EFAULT (Bad address) (12 µs)
+/// INVOKE_WRITE REG_MR start=0x7f0012345008 length=8192 ... access_flags=0xf = EFAULT (Bad address) (12 µs)
 /// ```
 ///
 /// Doorbells that are system calls are commands too and are shown; they are slower than without the wrapper.
@@ -98,9 +98,9 @@ mod tests {
             &[
                 "DEVICE.GET_CONTEXT = ok num_comp_vectors=2 core_support=1",
                 "INVOKE_WRITE ALLOC_PD = ok pd_handle=0",
-                "INVOKE_WRITE REG_MR start=0x7f0012345008 length=8192 hca_va=0x7f0012345008 pd_handle=0 access_flags=15 \
+                "INVOKE_WRITE REG_MR start=0x7f0012345008 length=8192 hca_va=0x7f0012345008 pd_handle=0 access_flags=0xf \
                  = ok mr_handle=1 lkey=0x1234567 rkey=0x89abcdef",
-                "INVOKE_WRITE MODIFY_QP qp_handle=3 attr_mask=57 qp_access_flags=14 qp_state=1 port_num=1 = ok",
+                "INVOKE_WRITE MODIFY_QP qp_handle=3 attr_mask=0x39 qp_access_flags=0xe qp_state=1 port_num=1 = ok",
                 "QP.DESTROY handle=3 = ok resp={events_reported=7}",
                 "MR.DESTROY handle=1 = ok",
             ],

@@ -118,16 +118,15 @@ with kernel {kernel}, libibverbs {libibverbs}, {rustc}.
             let _ = writeln!(text, "| {} | {} | {ratio} |", row.title, cells.join(" | "));
         }
         text += "
-How it is counted: both programs run in one guest, on two queue pairs connected to each other on a Soft-RoCE device. A
+How it is counted: both programs run in one guest, each on two queue pairs connected to each other on a Soft-RoCE device. A
 tracer runs the operation instruction by instruction (`PTRACE_SINGLESTEP`) between two breakpoints, so that the counts are
-exact and repeatable; shown is the median of five. A post includes everything up to and including the `syscall` instruction of
-its doorbell, which counts as one, and the way back; what the kernel does in it is not counted. The queue is neither
-empty of room nor wrapping specially, and every send is signaled.
+exact and repeatable; shown is the median of five. The `syscall` instruction of a post's doorbell counts as one; what the kernel
+does in it is not counted. Every send is signaled, and the queues have room.
 
-- This library: a call of a function that is not inlined, with arguments that the compiler does not know, which builds the
-  batch, submits it and returns. `Qp<Rxe>` names the provider at compile time; `Qp` works with every provider.
+- This library: a call of a function that is not inlined, with arguments that the compiler does not know, which opens the
+  batch, writes it, submits it and returns. `Qp<Rxe>` names the provider at compile time, `Qp` works with every provider.
 - C: what a program can prepare ahead (`struct ibv_send_wr`, `struct ibv_sge`) is not counted. \"All fields\" of a completion are
-  number, status, operation, length, queue pair, immediate data and its flag. `ibv_poll_cq` always copies all of them; the newer
+  number, status, operation, length, queue pair, and immediate data. `ibv_poll_cq` always copies all of them; the newer
   functions are called for those that are named. A receive has no newer function.
 ";
         text

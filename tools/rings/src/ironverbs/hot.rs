@@ -185,13 +185,19 @@ operations! {
         cq.poll_one()
     }
 
+    /// Number and status of one completion.
+    fn poll_status(cq: &mut Cq<P>) -> Result<Option<(u64, WcStatus)>, PollError> {
+        let mut completions = cq.poll()?;
+        Ok(completions.next().map(|completion| (completion.wr_id(), completion.status())))
+    }
+
     /// Completions as values, as many as there is room for.
     fn poll_many(cq: &mut Cq<P>, out: &mut Vec<Wc>) -> Result<usize, PollError> {
         cq.poll_into(out)
     }
 
     /// Number and status of the completions that are there, as many as there is room for.
-    fn poll_status(cq: &mut Cq<P>, out: &mut [(u64, WcStatus)]) -> Result<usize, PollError> {
+    fn poll_many_status(cq: &mut Cq<P>, out: &mut [(u64, WcStatus)]) -> Result<usize, PollError> {
         let mut completions = cq.poll()?;
         let mut n = 0;
         for place in out {
