@@ -5,4 +5,5 @@
 
 pub use crate::mem::map::Mapping;
 pub use crate::uverbs::discover::Linux;
+pub use crate::uverbs::observe::{Command, CommandForm, Fault, Record, Recorded, Trace};
 pub use crate::uverbs::sys::{Cdev, Sys};

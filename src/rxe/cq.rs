@@ -12,7 +12,6 @@ use crate::uverbs::abi::verbs::Wc;
 use crate::uverbs::wr::{WcOpcode, WcStatus};
 use std::marker::PhantomData;
 use std::mem::size_of;
-use std::ptr::NonNull;
 
 /// Bytes of a completion queue's slot that are used.
 pub const CQE_BYTES: usize = size_of::<Wc>();
@@ -70,7 +69,7 @@ impl<M: RingMemory> RxeCq<M> {
 /// A completion, still in its slot. Fields are read when asked for.
 #[derive(Clone, Copy)]
 pub struct RxeCqe<'cq> {
-    slot: NonNull<Wc>,
+    slot: *const Wc,
     _queue: PhantomData<&'cq ()>,
 }
 
@@ -79,7 +78,7 @@ macro_rules! field {
         // SAFETY: made by `RxeCq::next` only, from a slot that the kernel has filled, that is aligned and large enough
         // for a `Wc` (checked in `RxeCq::new`), and that is not given back while the queue is borrowed. No reference to
         // the slot is made. Every bit pattern is a valid integer.
-        unsafe { (&raw const (*$cqe.slot.as_ptr()).$field).read() }
+        unsafe { (&raw const (*$cqe.slot).$field).read() }
     };
 }
 

@@ -20,7 +20,6 @@ use super::ring_memory::{Entry, RingMemory};
 use crate::mem::barrier::{from_device, to_device};
 use crate::mem::ring::RingMask;
 use crate::uverbs::wr::PostError;
-use std::ptr::NonNull;
 
 /// The user's end of a send or receive queue.
 pub struct Producer<M> {
@@ -148,7 +147,7 @@ impl<M: RingMemory> Consumer<M> {
     /// The slot of the next entry of the snapshot, if there is one. Its [`RingMemory::slot_bytes`] bytes stay as they
     /// are, and may be read by ordinary access, until [`end`](Self::end).
     #[inline(always)]
-    pub fn next(&mut self) -> Option<NonNull<u8>> {
+    pub fn next(&mut self) -> Option<*const u8> {
         if self.next == self.end {
             return None;
         }

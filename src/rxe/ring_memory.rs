@@ -58,7 +58,7 @@ pub unsafe trait RingMemory {
     /// # Safety
     ///
     /// `index` is masked, and the slot is the caller's to read by the rules of the ring.
-    unsafe fn read_slot(&self, index: u32) -> NonNull<u8>;
+    unsafe fn read_slot(&self, index: u32) -> *const u8;
 
     /// Writes `entry` into a slot.
     ///
@@ -173,9 +173,9 @@ unsafe impl RingMemory for MappedRing {
     }
 
     #[inline(always)]
-    unsafe fn read_slot(&self, index: u32) -> NonNull<u8> {
+    unsafe fn read_slot(&self, index: u32) -> *const u8 {
         // SAFETY: passed on to the caller.
-        unsafe { self.slot(index) }
+        unsafe { self.slot(index) }.as_ptr()
     }
 
     #[inline(always)]

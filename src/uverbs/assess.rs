@@ -122,8 +122,8 @@ fn usable(facts: &Facts, pointer_bits: u32) -> Result<(), Unusable> {
     }
 }
 
-/// Whether this library has a provider for the driver and its ABI version.
-fn provider(driver: &Driver, abi: Option<u32>, pointer_bits: u32) -> Result<(), Unusable> {
+/// The driver, if this library has a provider for it and its ABI version.
+pub fn provider(driver: &Driver, abi: Option<u32>, pointer_bits: u32) -> Result<DriverId, Unusable> {
     let driver = match driver {
         Driver::Known(driver) => *driver,
         Driver::Unknown(why) => return Err(Unusable::UnknownDriver(why.clone())),
@@ -135,7 +135,7 @@ fn provider(driver: &Driver, abi: Option<u32>, pointer_bits: u32) -> Result<(), 
         return Err(Unusable::PointerWidth(driver));
     }
     match abi {
-        Some(found) if (min..=max).contains(&found) => Ok(()),
+        Some(found) if (min..=max).contains(&found) => Ok(driver),
         Some(found) => Err(Unusable::AbiVersion { driver, found, min, max }),
         None => Err(Unusable::BadEntry("its provider ABI version cannot be read".to_owned())),
     }

@@ -1,8 +1,7 @@
 //! What devices, ports and queue pairs tell of themselves, and what a queue pair is asked to be. Host order throughout.
 
-use super::details::PortState;
 use super::object::Handle;
-use super::types::{Gid, Guid, Lid, LinkLayer, Mtu, Qpn};
+use super::types::{Gid, Guid, Lid, LinkLayer, Mtu, PortNum, Qpn};
 use std::fmt;
 
 /// A device's limits and abilities (`struct ib_uverbs_ex_query_device_resp`), by the kernel's names.
@@ -157,6 +156,50 @@ pub struct TmCaps {
     pub max_sge: u32,
 }
 
+/// State of a port (`enum ib_port_state`). Unknown numbers are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PortState(pub u8);
+
+#[allow(missing_docs, reason = "each constant is the C constant of the same name")]
+impl PortState {
+    pub const NOP: Self = Self(0);
+    pub const DOWN: Self = Self(1);
+    pub const INIT: Self = Self(2);
+    pub const ARMED: Self = Self(3);
+    pub const ACTIVE: Self = Self(4);
+    pub const ACTIVE_DEFER: Self = Self(5);
+}
+
+impl PortState {
+    /// The C name without its prefix, for known values.
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::NOP => "NOP",
+            Self::DOWN => "DOWN",
+            Self::INIT => "INIT",
+            Self::ARMED => "ARMED",
+            Self::ACTIVE => "ACTIVE",
+            Self::ACTIVE_DEFER => "ACTIVE_DEFER",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "state {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PortState({self})")
+    }
+}
+
 /// A port's state and limits (`struct ib_uverbs_query_port_resp_ex`), by the kernel's names.
 #[doc(alias = "ibv_port_attr")]
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,6 +249,53 @@ pub struct PortAttr {
     pub link_layer: LinkLayer,
     /// Flags (`enum ib_uverbs_query_port_flags`): bit 0, a GRH is required.
     pub flags: u8,
+}
+
+/// What packets a GID table entry is for (`enum ib_uverbs_gid_type`). Unknown numbers are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GidType(pub u32);
+
+impl GidType {
+    /// InfiniBand.
+    pub const IB: Self = Self(0);
+    /// RoCE v1: Ethernet frames, not routable.
+    pub const ROCE_V1: Self = Self(1);
+    /// RoCE v2: UDP over IP.
+    pub const ROCE_V2: Self = Self(2);
+}
+
+impl fmt::Display for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::IB => f.write_str("IB"),
+            Self::ROCE_V1 => f.write_str("RoCE v1"),
+            Self::ROCE_V2 => f.write_str("RoCE v2"),
+            Self(raw) => write!(f, "type {raw}"),
+        }
+    }
+}
+
+impl fmt::Debug for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GidType({self})")
+    }
+}
+
+/// One valid entry of a port's GID table (`struct ib_uverbs_gid_entry`).
+#[doc(alias = "ibv_gid_entry")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GidEntry {
+    /// The GID.
+    pub gid: Gid,
+    /// Its index in the port's table.
+    pub index: u32,
+    /// The port.
+    pub port: PortNum,
+    /// What packets it is for.
+    pub gid_type: GidType,
+    /// Index of the network device it belongs to, where there is one.
+    pub netdev_ifindex: Option<u32>,
 }
 
 /// State of a queue pair (`enum ib_qp_state`). Unknown numbers are kept.
@@ -342,7 +432,6 @@ pub mod qp_attr_mask {
     pub const SQ_PSN: u32 = 1 << 16;
     pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
     pub const PATH_MIG_STATE: u32 = 1 << 18;
-    pub const CAP: u32 = 1 << 19;
     pub const DEST_QPN: u32 = 1 << 20;
 }
 

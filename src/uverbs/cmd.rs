@@ -192,3 +192,154 @@ pub fn adopt(fd: i64) -> Option<OwnedFd> {
     // SAFETY: the implementer of `Cdev` promises that a descriptor in an answer is open and owned by nobody else.
     Some(unsafe { OwnedFd::from_raw_fd(raw) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::map::Mapping;
+    use crate::uverbs::abi::ioctl::method;
+    use std::os::fd::{AsFd, IntoRawFd, RawFd};
+    use std::sync::Mutex;
+
+    /// Keeps the words of the last command, and writes `answer` into the data of its first attribute.
+    #[derive(Default)]
+    struct Mirror {
+        words: Mutex<Vec<u64>>,
+        answer: Option<u64>,
+    }
+
+    // SAFETY: it maps nothing, follows no address, and hands out only descriptors that a test gave it to hand out.
+    unsafe impl Cdev for Mirror {
+        unsafe fn ioctl(&self, command: &mut [u64]) -> Result<(), Errno> {
+            *self.words.lock().unwrap() = command.to_vec();
+            if let Some(answer) = self.answer {
+                command[4] = answer;
+            }
+            Ok(())
+        }
+        unsafe fn write(&self, _command: &[u64]) -> Result<(), Errno> {
+            Err(Errno::ENOSYS)
+        }
+        fn map(&self, _offset: u64, _len_bytes: usize) -> Result<Mapping, Errno> {
+            Err(Errno::ENOSYS)
+        }
+        fn driver_id(&self) -> u32 {
+            14
+        }
+        fn raw_fd(&self) -> Option<RawFd> {
+            None
+        }
+    }
+
+    /// The bytes of the only attribute of the command that `build` makes.
+    fn encoded<'a>(build: impl FnOnce(&mut CmdBuf<'a>)) -> Vec<u8> {
+        let mirror = Mirror::default();
+        let mut cmd = CmdBuf::new(method::QP_CREATE, 14);
+        build(&mut cmd);
+        cmd.issue(&mirror).map(|_| ()).unwrap();
+        let words = mirror.words.lock().unwrap();
+        assert_eq!(words.len(), 5);
+        words[3..].as_bytes().to_vec()
+    }
+
+    #[test]
+    fn inputs_of_up_to_eight_bytes_travel_inside() {
+        let bytes = [0xa1_u8, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8];
+        for len in [1, 4, 8] {
+            let mut expected = vec![0x07, 0, len as u8, 0, 1, 0, 0, 0];
+            expected.extend_from_slice(&bytes[..len]);
+            expected.resize(16, 0);
+            assert_eq!(encoded(|cmd| cmd.ptr_in(7, &bytes[..len])), expected, "length {len}");
+        }
+    }
+
+    #[test]
+    fn longer_inputs_travel_by_address() {
+        let bytes = [0xa5_u8; 16];
+        for len in [9, 16] {
+            let mut expected = vec![0x07, 0, len as u8, 0, 1, 0, 0, 0];
+            expected.extend_from_slice(&(bytes.as_ptr().addr() as u64).to_ne_bytes());
+            assert_eq!(encoded(|cmd| cmd.ptr_in(7, &bytes[..len])), expected, "length {len}");
+        }
+    }
+
+    #[test]
+    fn outputs_travel_by_address_however_short() {
+        let mut out = 0_u32;
+        let address = std::ptr::from_mut(&mut out).addr() as u64;
+        let mut expected = vec![0x07, 0, 4, 0, 1, 0, 0, 0];
+        expected.extend_from_slice(&address.to_ne_bytes());
+        assert_eq!(encoded(|cmd| cmd.ptr_out(7, &mut out)), expected);
+        expected[4] = 0;
+        assert_eq!(encoded(|cmd| cmd.optional_out(7, &mut out)), expected, "not mandatory");
+    }
+
+    #[test]
+    fn constants_take_eight_bytes_and_flags_four() {
+        assert_eq!(encoded(|cmd| cmd.const_in(9, 2)), [9, 0, 8, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(encoded(|cmd| cmd.flags_in(9, 2)), [9, 0, 4, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn objects_and_files_have_no_length() {
+        assert_eq!(encoded(|cmd| cmd.object_in(2, 0x0102)), [2, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(encoded(|cmd| cmd.object_out(2)), [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let no_fd = [2, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255];
+        assert_eq!(encoded(|cmd| cmd.fd_out(2)), no_fd);
+        let file = std::io::stderr();
+        assert_eq!(encoded(|cmd| cmd.fd_in(2, file.as_fd())), [2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn an_empty_driver_part_adds_nothing() {
+        let mirror = Mirror::default();
+        let mut cmd = CmdBuf::new(method::QP_CREATE, 14);
+        cmd.uhw(&[], &mut []);
+        assert!(cmd.issue(&mirror).is_ok());
+        let header = [24_u8, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 14, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(mirror.words.lock().unwrap().as_bytes(), header);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_sent() {
+        let mirror = Mirror::default();
+        let long = vec![0_u8; 65536];
+        let mut cmd = CmdBuf::new(method::QP_CREATE, 14);
+        cmd.ptr_in(1, long.as_slice());
+        assert_eq!(cmd.issue(&mirror).err(), Some(Errno::EMSGSIZE));
+        let mut cmd = CmdBuf::new(method::QP_CREATE, 14);
+        for id in 0..=MAX_ATTRS as u16 {
+            cmd.const_in(id, 0);
+        }
+        assert_eq!(cmd.issue(&mirror).err(), Some(Errno::EMSGSIZE));
+        assert!(mirror.words.lock().unwrap().is_empty(), "nothing reached the device");
+    }
+
+    #[test]
+    fn answers_are_read_from_the_attribute() {
+        let mirror = Mirror { answer: Some(0x0102_0304), ..Default::default() };
+        let mut cmd = CmdBuf::new(method::QP_CREATE, 14);
+        cmd.object_out(5);
+        assert_eq!(cmd.issue(&mirror).map(|answer| answer.handle(5)), Ok(0x0102_0304));
+    }
+
+    #[test]
+    fn a_file_is_adopted_once() {
+        let file = std::io::pipe().unwrap().0;
+        let raw = std::os::fd::OwnedFd::from(file).into_raw_fd();
+        let mirror = Mirror { answer: Some(raw as u64), ..Default::default() };
+        let mut cmd = CmdBuf::new(method::ASYNC_EVENT_ALLOC, 14);
+        cmd.fd_out(0);
+        let mut answer = cmd.issue(&mirror).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(answer.fd(0).map(|fd| fd.as_raw_fd()), Some(raw));
+        assert!(answer.fd(0).is_none());
+    }
+
+    #[test]
+    fn a_file_that_was_not_written_is_none() {
+        let mut cmd = CmdBuf::new(method::ASYNC_EVENT_ALLOC, 14);
+        cmd.fd_out(0);
+        let mut answer = cmd.issue(&Mirror::default()).unwrap_or_else(|e| panic!("{e}"));
+        assert!(answer.fd(0).is_none());
+    }
+}

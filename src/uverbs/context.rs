@@ -13,10 +13,11 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use zerocopy::{FromZeros, IntoBytes};
 
 /// Handles that [`Ucontext::info_handles`] asks for at first.
 const FIRST_HANDLES: usize = 64;
+/// Most handles that fit one answer: an attribute's length has 16 bits.
+const MAX_HANDLES: usize = u16::MAX as usize / size_of::<u32>();
 
 /// An open file with its context in the kernel. There is one per file, made when it is opened.
 pub struct Ucontext {
@@ -101,7 +102,7 @@ impl Ucontext {
         self.leaks.lock().unwrap_or_else(PoisonError::into_inner).push(leak);
     }
 
-    /// The kernel's handles of all objects of one kind in this file, for leak checks.
+    /// The kernel's handles of all objects of one kind in this file, for leak checks; at most 16383.
     pub fn info_handles(&self, kind: ObjectKind) -> Result<Vec<u32>, Error> {
         let mut handles = vec![0_u32; FIRST_HANDLES];
         loop {
@@ -112,11 +113,11 @@ impl Ucontext {
             cmd.ptr_out(attr::info_handles::HANDLES_LIST, handles.as_mut_slice());
             cmd.issue(&**self.cdev()).map_err(|e| native_only(Verb::InfoHandles, "listing handles", e))?;
             // The count stops at the list's length, so a full list may not be all.
-            if (total as usize) < handles.len() {
+            if (total as usize) < handles.len() || handles.len() == MAX_HANDLES {
                 handles.truncate(total as usize);
                 return Ok(handles);
             }
-            handles.resize(handles.len() * 4, 0);
+            handles.resize((handles.len() * 4).min(MAX_HANDLES), 0);
         }
     }
 }
@@ -171,9 +172,4 @@ fn open_refused(errno: Errno) -> Error {
         Errno::ENOMEM | Errno::ENOSPC => error.with_hint("the kernel or the device has no room for one more context"),
         _ => error,
     }
-}
-
-/// A structure of zeros, to be filled by the kernel.
-pub(super) fn zeroed<T: FromZeros + IntoBytes>() -> T {
-    T::new_zeroed()
 }

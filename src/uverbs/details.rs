@@ -1,6 +1,7 @@
 //! What the kernel tells of a device without its being opened, beyond what a list needs.
 
-use super::device::{DeviceInfo, GidEntry, GidType};
+use super::attr::{GidEntry, GidType, PortState};
+use super::device::{DeviceInfo, Unusable};
 use super::discover::Linux;
 use super::errno::Errno;
 use super::error::{Error, Verb};
@@ -66,7 +67,9 @@ pub struct PortDetails {
     pub sm_lid: Option<Lid>,
     /// Service level to the subnet manager.
     pub sm_sl: Option<u8>,
-    /// Port capability bits (`enum ib_port_capability_mask_bits`).
+    /// Port capability bits (IB spec 14.2.5.6, CapabilityMask). Bit 26 is the specification's, while the same field of
+    /// a port query says there whether GIDs are IP addresses (`make_port_cap_flags` in
+    /// `drivers/infiniband/core/uverbs_cmd.c`).
     pub cap_mask: Option<u32>,
     /// Subnet prefix; InfiniBand only.
     pub subnet_prefix: Option<u64>,
@@ -169,17 +172,6 @@ named! {
     }
 }
 named! {
-    /// Logical state of a port (`enum ib_port_state`, IB spec 14.2.5.6). Unknown values are kept.
-    PortState {
-        NOP = 0 "NOP",
-        DOWN = 1 "DOWN",
-        INIT = 2 "INIT",
-        ARMED = 3 "ARMED",
-        ACTIVE = 4 "ACTIVE",
-        ACTIVE_DEFER = 5 "ACTIVE_DEFER",
-    }
-}
-named! {
     /// Physical state of a port (`enum ib_port_phys_state`, IB spec 14.2.5.6). Unknown values are kept.
     PhysState {
         SLEEP = 1 "SLEEP",
@@ -197,9 +189,9 @@ impl Linux {
     /// be used, too. Reads every slot of every GID table: on an open device, `gid_table` costs less.
     pub fn details(&self, device: &DeviceInfo) -> DeviceDetails {
         let mut nldev = self.nldev();
-        let found = device.index.and_then(|index| nldev.as_mut().ok()?.find(index).ok());
         let system = nldev.as_mut().ok().and_then(|nldev| nldev.system().ok());
-        let name = found.as_ref().map_or(&device.name, |f| &f.device.name).clone();
+        let found = self.find(device);
+        let name = self.sysfs_name(device, found.as_ref());
         let told = found.as_ref().map(|f| &f.device);
         let text = |attribute| self.sysfs.text(&name, attribute);
 
@@ -231,13 +223,13 @@ impl Linux {
                 .map(|shared| if shared { NetnsMode::Shared } else { NetnsMode::Exclusive }),
             copy_on_fork: system.map(|s| s.copy_on_fork),
             ports,
-            name,
+            name: told.map_or(&device.name, |d| &d.name).clone(),
         }
     }
 
     /// One entry of a port's P_Key table, in host order. Only sysfs has it: no command asks a device for it.
     pub fn pkey(&self, device: &DeviceInfo, port: PortNum, index: u16) -> Result<u16, Error> {
-        let name = self.current_name(device);
+        let name = self.sysfs_name(device, self.find(device).as_ref());
         let number = u32::from(port.get());
         if let Some(pkey) = self.sysfs.pkey(&name, number, u32::from(index)) {
             return Ok(pkey);
@@ -246,6 +238,7 @@ impl Linux {
         if ports == 0 {
             let error = Error::kernel(Verb::QueryPkey, Errno::ENOENT);
             let root = self.sysfs.root().display();
+            let name = &device.name;
             return Err(error.with_hint(format!("sysfs at {root} does not show {name}, and P_Keys are nowhere else")));
         }
         if number > ports {
@@ -255,10 +248,24 @@ impl Linux {
         Err(Error::invalid(Verb::QueryPkey, "P_Key index", index, format!("port {port} of {name} has {len} P_Keys")))
     }
 
-    /// The name of the device of that index now; the name it had, if nobody tells.
-    fn current_name(&self, device: &DeviceInfo) -> String {
-        let found = device.index.and_then(|index| self.nldev().ok()?.find(index).ok());
-        found.map_or_else(|| device.name.clone(), |f| f.device.name)
+    /// What netlink tells of the device now.
+    fn find(&self, device: &DeviceInfo) -> Option<nldev::Found> {
+        let index = device.index?;
+        self.nldev().ok()?.find(index).ok()
+    }
+
+    /// The name by which sysfs shows the device: the one it has now. Empty if sysfs does not show it, but a namesake in
+    /// the caller's network namespace.
+    fn sysfs_name(&self, device: &DeviceInfo, found: Option<&nldev::Found>) -> String {
+        let is_namesake = || {
+            let scan = self.nldev().and_then(|mut nldev| nldev.scan());
+            scan.is_ok_and(|scan| scan.found.iter().any(|f| f.device.name == device.name))
+        };
+        match found {
+            Some(found) => found.device.name.clone(),
+            None if device.usable == Err(Unusable::OtherNamespace) && is_namesake() => String::new(),
+            None => device.name.clone(),
+        }
     }
 
     fn port_details(
@@ -317,7 +324,7 @@ impl LinkRate {
         let mbps = (|| {
             let number = text.split(' ').next()?;
             let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
-            let tenths = u32::from_str_radix(tenths, 10).ok().filter(|&t| t < 10)?;
+            let tenths = tenths.parse::<u32>().ok().filter(|&t| t < 10)?;
             whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(tenths * 100)
         })();
         Self { text, mbps }
@@ -353,16 +360,17 @@ fn gid_details(
 ) -> GidDetails {
     let netdev_is_here = slot.netdev.as_deref().and_then(|name| is_here(name, slot.gid, port_netdev, interfaces));
     // The index of a network device that is elsewhere would be that of another one here.
-    let netdev = slot.netdev.as_deref().filter(|_| netdev_is_here == Some(true)).and_then(|n| if_nametoindex(n).ok());
+    let netdev_ifindex =
+        slot.netdev.as_deref().filter(|_| netdev_is_here == Some(true)).and_then(|n| if_nametoindex(n).ok());
     // The kernel has one text for InfiniBand and for RoCE v1 (gid_type_str in drivers/infiniband/core/cache.c).
     let gid_type = match (slot.kind.as_deref(), link_layer) {
-        (Some("RoCE v2"), _) => GidType::RoceV2,
-        (Some("IB/RoCE v1") | None, Some(LinkLayer::InfiniBand)) => GidType::Ib,
-        (Some("IB/RoCE v1"), _) => GidType::RoceV1,
-        _ => GidType::Other(u32::MAX),
+        (Some("RoCE v2"), _) => GidType::ROCE_V2,
+        (Some("IB/RoCE v1") | None, Some(LinkLayer::InfiniBand)) => GidType::IB,
+        (Some("IB/RoCE v1"), _) => GidType::ROCE_V1,
+        _ => GidType(u32::MAX),
     };
     GidDetails {
-        entry: GidEntry { port, index: slot.index, gid: slot.gid, gid_type, netdev },
+        entry: GidEntry { port, index: slot.index, gid: slot.gid, gid_type, netdev_ifindex },
         netdev: slot.netdev,
         netdev_is_here,
     }
@@ -389,14 +397,6 @@ fn is_here(netdev: &str, gid: Gid, port_netdev: Option<Option<&str>>, interfaces
         // The one of that name here is another, unless it carries the very address.
         Some(None) => Some(has_address),
         None => has_address.then_some(true),
-    }
-}
-
-impl nldev::Port {
-    /// Only ports that speak the InfiniBand protocol have a LID (`fill_port_info` in
-    /// `drivers/infiniband/core/nldev.c`); all others are Ethernet ports.
-    pub fn link_layer(&self) -> LinkLayer {
-        if self.lid.is_some() { LinkLayer::InfiniBand } else { LinkLayer::Ethernet }
     }
 }
 

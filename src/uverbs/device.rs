@@ -1,7 +1,7 @@
 //! What is known of a device before it is opened.
 
 use super::errno::Errno;
-use super::types::{Gid, Guid, LinkLayer, PortNum};
+use super::types::{Guid, LinkLayer};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -73,68 +73,6 @@ pub struct PortInfo {
     pub state: Option<u8>,
     /// Link layer.
     pub link_layer: Option<LinkLayer>,
-}
-
-/// One valid entry of a port's GID table (`struct ib_uverbs_gid_entry`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct GidEntry {
-    /// The port.
-    pub port: PortNum,
-    /// The index in the port's table. A table may be longer than a queue pair can address: see
-    /// [`GidIndex`](super::types::GidIndex).
-    pub index: u32,
-    /// The GID.
-    pub gid: Gid,
-    /// What it is used for.
-    pub gid_type: GidType,
-    /// Index of the network device it belongs to (RoCE), in that device's own network namespace.
-    pub netdev: Option<u32>,
-}
-
-/// What a GID is used for (`enum ib_uverbs_gid_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GidType {
-    /// InfiniBand.
-    Ib,
-    /// RoCE version 1: an Ethernet protocol of its own, not routed.
-    RoceV1,
-    /// RoCE version 2: over UDP and IP.
-    RoceV2,
-    /// A number that this library does not know.
-    Other(u32),
-}
-
-impl GidType {
-    /// From the number the kernel uses.
-    pub const fn from_raw(raw: u32) -> Self {
-        match raw {
-            0 => Self::Ib,
-            1 => Self::RoceV1,
-            2 => Self::RoceV2,
-            _ => Self::Other(raw),
-        }
-    }
-
-    /// The number the kernel uses.
-    pub const fn raw(self) -> u32 {
-        match self {
-            Self::Ib => 0,
-            Self::RoceV1 => 1,
-            Self::RoceV2 => 2,
-            Self::Other(raw) => raw,
-        }
-    }
-}
-
-impl fmt::Display for GidType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ib => f.write_str("IB"),
-            Self::RoceV1 => f.write_str("RoCE v1"),
-            Self::RoceV2 => f.write_str("RoCE v2"),
-            Self::Other(raw) => write!(f, "type {raw}"),
-        }
-    }
 }
 
 /// Why a device cannot be used. Where several reasons hold, the one that is hardest to mend.

@@ -1,29 +1,27 @@
-//! Finding the host's RDMA devices and opening them.
+//! Finding the host's RDMA devices.
 //!
 //! Netlink and sysfs are both asked, and either is enough for a list. Netlink knows the kernel's device index, the driver
 //! and the state of the ports in a handful of system calls, and only of devices that the caller's network namespace may
-//! use. Sysfs is read for what is left: character devices that netlink does not account for, and everything if there is
-//! no netlink.
+//! use. Sysfs is read for what is left: devices of other network namespaces, and everything if there is no netlink.
 
 use super::assess::{Chardev, Driver, Facts, Node, assess};
-use super::device::{DeviceInfo, DriverId, PortInfo, Unusable};
+use super::device::{DeviceInfo, DriverId, PortInfo};
 use super::errno::Errno;
-use super::error::{Error, Lacking, Verb};
-use super::linux;
+use super::error::Error;
 use super::netlink::{NetlinkError, Socket};
-use super::nldev::{self, Nldev};
+use super::nldev::{self, Nldev, Scan};
 use super::sys::{Cdev, Sys};
 use super::sysfs::{Sysfs, Uverbs};
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat};
-use std::fs::{Metadata, OpenOptions};
+use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The RDMA devices of a Linux host. Keeps nothing between two calls, and prints nothing.
 ///
-/// Costs of [`devices`](Sys::devices): about ten system calls, and six for each device.
+/// Costs of [`devices`](Sys::devices): about eight system calls, and six for each device.
 #[derive(Clone, Debug)]
 pub struct Linux {
     pub(super) sysfs: Sysfs,
@@ -54,7 +52,8 @@ impl Linux {
         const LOAD: &str = "load a driver: modprobe mlx5_ib; or modprobe rdma_rxe, and rdma link add NAME type rxe \
                             netdev NETDEV";
         match self.nldev().and_then(|mut nldev| nldev.system()) {
-            Ok(nldev::System { shared_netns: Some(false), .. }) => {
+            // Sysfs would have shown the devices of other namespaces.
+            Ok(nldev::System { shared_netns: Some(false), .. }) if self.sysfs.uverbs_names().is_none() => {
                 "no device is in this network namespace, and the RDMA subsystem keeps devices to their namespaces (rdma \
                  system show)"
                     .to_owned()
@@ -81,21 +80,9 @@ impl Linux {
     /// Facts about every device, in order.
     fn facts(&self) -> Result<Vec<Facts>, Error> {
         let mut nldev = self.nldev();
-        let mut scan = nldev.as_mut().map_err(|e| *e).and_then(Nldev::scan);
-        let verbs = self.sysfs.uverbs_names();
-
-        let mut strangers = self.strangers(&scan, verbs.as_deref());
-        let mut exclusive = false;
-        if let (Ok(nldev), false) = (&mut nldev, strangers.is_empty()) {
-            // A device may have come between the two looks; if it is still not there, it is someone else's.
-            scan = nldev.scan();
-            strangers = self.strangers(&scan, verbs.as_deref());
-            exclusive = nldev.system().is_ok_and(|s| s.shared_netns == Some(false));
-        }
-
-        match scan {
-            Ok(found) => Ok(self.merge(found, strangers, exclusive)),
-            Err(_) if verbs.is_some() || self.sysfs.is_mounted() => Ok(self.sysfs_only(strangers)),
+        match nldev.as_mut().map_err(|e| *e).and_then(Nldev::scan) {
+            Ok(scan) => Ok(self.netlink_first(scan, || nldev.as_mut().map_err(|e| *e).and_then(Nldev::scan))),
+            Err(_) if self.sysfs.is_mounted() => Ok(self.sysfs_only()),
             Err(e) => Err(Error::NoDevice {
                 wanted: "can be listed".into(),
                 hint: Some(
@@ -106,19 +93,24 @@ impl Linux {
         }
     }
 
-    /// The uverbs character devices that netlink told nothing of.
-    fn strangers(&self, scan: &Result<Vec<nldev::Found>, NetlinkError>, names: Option<&[String]>) -> Vec<Uverbs> {
-        let known = |name: &str| {
-            scan.iter().flatten().any(|found| found.chardev.as_ref().is_ok_and(|chardev| chardev.name == name))
-        };
-        names.unwrap_or_default().iter().filter(|name| !known(name)).map(|name| self.sysfs.uverbs(name)).collect()
-    }
-
     /// Devices as netlink told them, then those that only sysfs shows.
-    fn merge(&self, found: Vec<nldev::Found>, mut strangers: Vec<Uverbs>, exclusive: bool) -> Vec<Facts> {
+    fn netlink_first(&self, mut scan: Scan, rescan: impl FnOnce() -> Result<Scan, NetlinkError>) -> Vec<Facts> {
+        let exclusive = scan.system.shared_netns == Some(false);
+        let mut strangers = Vec::new();
+        if exclusive || scan.found.iter().any(|found| found.chardev.is_err()) {
+            strangers = self.strangers(&scan);
+        }
+        if !strangers.is_empty()
+            && let Ok(again) = rescan()
+        {
+            // A device may have come between the two looks; if it is still not there, it is someone else's.
+            scan = again;
+            strangers.retain(|stranger| !is_told(&scan, &stranger.name));
+        }
+
         let mut facts = Vec::new();
-        for device in found {
-            let chardev = match &device.chardev {
+        for device in scan.found {
+            let uverbs = match &device.chardev {
                 Ok(chardev) => Some(Uverbs {
                     name: chardev.name.clone(),
                     ibdev: None,
@@ -131,22 +123,33 @@ impl Linux {
                     .position(|s| s.ibdev.as_deref() == Some(&device.device.name))
                     .map(|at| strangers.remove(at)),
             };
-            if chardev.is_none() && device.is_gone() {
-                continue;
+            if uverbs.is_some() || !device.is_gone() {
+                facts.push(self.netlink_facts(device, uverbs));
             }
-            facts.push(self.from_netlink(device, chardev));
         }
-        // One whose name cannot be read has just gone.
-        for uverbs in strangers.into_iter().filter(|s| s.ibdev.is_some()) {
-            facts.push(Facts {
-                other_namespace: exclusive,
-                ..self.from_sysfs(uverbs, "netlink does not show the device")
-            });
+        let here = facts.len();
+        for mut uverbs in strangers {
+            // One whose name cannot be read has just gone.
+            let Some(name) = uverbs.ibdev.take() else { continue };
+            let abi = uverbs.abi;
+            let chardev = self.chardev(uverbs);
+            let stranger = match facts.get(..here).unwrap_or_default().iter().any(|f| f.name == name) {
+                // Sysfs shows devices by name: it would show the namesake.
+                true => Facts { name, abi, chardev, ..Facts::default() },
+                false => self.device_facts(name, chardev, abi, "netlink does not show the device"),
+            };
+            facts.push(Facts { other_namespace: exclusive, ..stranger });
         }
         facts
     }
 
-    fn from_netlink(&self, found: nldev::Found, uverbs: Option<Uverbs>) -> Facts {
+    /// The uverbs character devices that netlink told nothing of.
+    fn strangers(&self, scan: &Scan) -> Vec<Uverbs> {
+        let names = self.sysfs.uverbs_names().unwrap_or_default();
+        names.iter().filter(|name| !is_told(scan, name)).map(|name| self.sysfs.uverbs(name)).collect()
+    }
+
+    fn netlink_facts(&self, found: nldev::Found, uverbs: Option<Uverbs>) -> Facts {
         let driver = match found.chardev.as_ref().ok().and_then(|c| c.driver) {
             Some(driver) => Driver::Known(driver),
             None => self.guess_driver(&found.device.name, "netlink does not tell it for this device"),
@@ -170,27 +173,27 @@ impl Linux {
         }
     }
 
-    /// Everything from sysfs. Also lists devices without a character device, which `infiniband_verbs` does not show.
-    fn sysfs_only(&self, uverbs: Vec<Uverbs>) -> Vec<Facts> {
+    /// Everything from sysfs.
+    fn sysfs_only(&self) -> Vec<Facts> {
         const SILENT: &str = "netlink does not answer";
-        let mut facts: Vec<Facts> = Vec::new();
-        let mut rest = self.sysfs.devices().unwrap_or_default();
-        for uverbs in uverbs {
-            let Some(ibdev) = &uverbs.ibdev else { continue };
-            rest.retain(|name| name != ibdev);
-            facts.push(self.from_sysfs(uverbs, SILENT));
+        let names = self.sysfs.devices();
+        let mut without_chardev = names.clone().unwrap_or_default();
+        let mut facts = Vec::new();
+        for uverbs in self.sysfs.uverbs_names().unwrap_or_default() {
+            let mut uverbs = self.sysfs.uverbs(&uverbs);
+            // One whose name cannot be read has just gone.
+            let Some(name) = uverbs.ibdev.take() else { continue };
+            let abi = uverbs.abi;
+            without_chardev.retain(|other| *other != name);
+            // Character devices are shown in every network namespace, devices in their own only.
+            let other_namespace = names.as_ref().is_some_and(|names| !names.contains(&name));
+            facts.push(Facts { other_namespace, ..self.device_facts(name, self.chardev(uverbs), abi, SILENT) });
         }
-        facts.extend(rest.into_iter().map(|name| self.device_from_sysfs(name, Chardev::None, None, SILENT)));
+        facts.extend(without_chardev.into_iter().map(|name| self.device_facts(name, Chardev::None, None, SILENT)));
         facts
     }
 
-    fn from_sysfs(&self, uverbs: Uverbs, why_no_driver: &str) -> Facts {
-        let name = uverbs.ibdev.clone().unwrap_or_default();
-        let abi = uverbs.abi;
-        self.device_from_sysfs(name, self.chardev(uverbs), abi, why_no_driver)
-    }
-
-    fn device_from_sysfs(&self, name: String, chardev: Chardev, abi: Option<u32>, why_no_driver: &str) -> Facts {
+    fn device_facts(&self, name: String, chardev: Chardev, abi: Option<u32>, why_no_driver: &str) -> Facts {
         let ports = 1..=self.sysfs.port_count(&name);
         Facts {
             index: None,
@@ -216,7 +219,10 @@ impl Linux {
     /// The driver from what only that driver shows in sysfs, never from the device's name: names are free.
     ///
     /// A wrong guess does no harm: every command names the driver, and the kernel refuses commands for another one.
-    fn guess_driver(&self, device: &str, why: &str) -> Driver {
+    pub(super) fn guess_driver(&self, device: &str, why: &str) -> Driver {
+        if !self.sysfs.is_mounted() {
+            return Driver::Unknown(format!("{why}, and there is no sysfs at {}", self.sysfs.root().display()));
+        }
         // Only rxe has this attribute (drivers/infiniband/sw/rxe/rxe_verbs.c). On old kernels rxe also points to the
         // hardware of its network device, so this comes first.
         if self.sysfs.text(device, "parent").is_some() {
@@ -261,17 +267,6 @@ impl Linux {
             })
             .find(|(_, node)| matches!(node, Node::Ready | Node::Denied(Errno::EACCES | Errno::EPERM)))
     }
-
-    /// Whether the device that `device` describes still is what it was: a device number is given to the next device as
-    /// soon as it is free, an index is not.
-    fn is_same(&self, device: &DeviceInfo) -> bool {
-        let Some(index) = device.index else { return true };
-        match self.nldev().and_then(|mut nldev| nldev.chardev(index)) {
-            Ok(chardev) => Some(chardev.dev) == device.dev,
-            Err(NetlinkError::Kernel(Errno::EINVAL | Errno::ENODEV)) => false,
-            Err(_) => true,
-        }
-    }
 }
 
 impl Sys for Linux {
@@ -280,90 +275,17 @@ impl Sys for Linux {
     }
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn Cdev>, Error> {
-        let driver = provider(device)?;
-        let (Some(path), Some(dev)) = (&device.node, device.dev) else {
-            return Err(gone(
-                device,
-                device.usable.as_ref().err().map_or("it has no device file".into(), |e| e.to_string()),
-            ));
-        };
-        // Looked at before it is opened, because opening another device may set something off.
-        let metadata = std::fs::metadata(path).map_err(|e| open_error(device, path, &e))?;
-        check_number(device, path, &metadata, dev)?;
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| open_error(device, path, &e))?;
-        // And again, because the file may have been replaced in between.
-        let metadata = file.metadata().map_err(|e| open_error(device, path, &e))?;
-        check_number(device, path, &metadata, dev)?;
-        if !self.is_same(device) {
-            return Err(gone(device, "it has been removed since it was listed; list the devices again".into()));
-        }
-        Ok(linux::cdev(file, driver.0))
+        self.open_device(device)
     }
 }
 
-/// The driver, if this library has a provider for it.
-fn provider(device: &DeviceInfo) -> Result<DriverId, Error> {
-    let verb = Verb::OpenDevice;
-    let unsupported = |what: String| Error::Unsupported { verb, what: what.into(), by: Lacking::Library };
-    match (&device.usable, device.driver) {
-        (Err(Unusable::AbiVersion { driver, found, min, max }), _) => Err(Error::Abi {
-            verb,
-            what: format!("provider ABI version of driver {driver}").into(),
-            need: format!("{min} to {max}").into(),
-            got: found.to_string().into(),
-        }),
-        (Err(why @ (Unusable::NoProvider(_) | Unusable::UnknownDriver(_) | Unusable::PointerWidth(_))), _) => {
-            Err(unsupported(format!("{} ({why})", device.name)))
-        }
-        (Err(why @ (Unusable::OtherNamespace | Unusable::NoCharDevice | Unusable::BadEntry(_))), _) => {
-            Err(gone(device, why.to_string()))
-        }
-        // What hinders at the device file may have been mended since: opening it tells.
-        (_, Some(driver)) => Ok(driver),
-        (_, None) => Err(unsupported(format!("{} (its driver is not known)", device.name))),
-    }
-}
-
-fn gone(device: &DeviceInfo, why: String) -> Error {
-    Error::NoDevice { wanted: device.name.clone().into(), hint: Some(why.into()) }
-}
-
-fn check_number(device: &DeviceInfo, path: &Path, metadata: &Metadata, need: (u32, u32)) -> Result<(), Error> {
-    match number(metadata) {
-        Some(found) if found == need => Ok(()),
-        Some((found_major, found_minor)) => {
-            let (need_major, need_minor) = need;
-            let path = path.to_owned();
-            Err(gone(
-                device,
-                Unusable::WrongNode { path, found_major, found_minor, need_major, need_minor }.to_string(),
-            ))
-        }
-        None => Err(gone(device, Unusable::NotCharDevice(path.to_owned()).to_string())),
-    }
-}
-
-/// What the kernel meant by refusing to open the device file (`ib_uverbs_open` in
-/// `drivers/infiniband/core/uverbs_main.c`).
-fn open_error(device: &DeviceInfo, path: &Path, e: &std::io::Error) -> Error {
-    let errno = Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
-    let error = Error::kernel(Verb::OpenDevice, errno);
-    match errno {
-        Errno::ENOENT => gone(device, Unusable::NoNode(path.to_owned()).to_string()),
-        Errno::EACCES => error.with_hint(Unusable::NoPermission(path.to_owned()).to_string()),
-        Errno::EPERM => error.with_hint(format!(
-            "{} belongs to another network namespace (rdma system show: exclusive), or the control group of this \
-             container forbids {}",
-            device.name,
-            path.display()
-        )),
-        Errno::ENXIO | Errno::ENODEV => error.with_hint(format!("{} is going away", device.name)),
-        _ => error,
-    }
+/// Whether netlink told of the character device `uverbs`.
+fn is_told(scan: &Scan, uverbs: &str) -> bool {
+    scan.found.iter().any(|found| found.chardev.as_ref().is_ok_and(|chardev| chardev.name == uverbs))
 }
 
 /// Major and minor number of a character device.
-fn number(metadata: &Metadata) -> Option<(u32, u32)> {
+pub(super) fn number(metadata: &Metadata) -> Option<(u32, u32)> {
     let dev = metadata.rdev();
     metadata.file_type().is_char_device().then(|| (libc::major(dev), libc::minor(dev)))
 }
@@ -376,12 +298,24 @@ fn look_at(path: &Path, dev: (u32, u32)) -> Node {
         Ok(metadata) => match number(&metadata) {
             None => Node::NotCharDevice,
             Some(found) if found != dev => Node::Wrong(found),
-            Some(_) => match faccessat(AT_FDCWD, path, AccessFlags::R_OK | AccessFlags::W_OK, AtFlags::AT_EACCESS) {
+            Some(_) => match access(path) {
                 Ok(()) => Node::Ready,
-                Err(e) => denied(e.into()),
+                Err(e) => denied(e),
             },
         },
     }
+}
+
+/// Whether the effective user may read and write.
+fn access(path: &Path) -> Result<(), Errno> {
+    let both = AccessFlags::R_OK | AccessFlags::W_OK;
+    match faccessat(AT_FDCWD, path, both, AtFlags::AT_EACCESS) {
+        // Either the device control group forbids it, or an old container runtime forbids the system call itself: it
+        // knows the one without flags.
+        Err(nix::errno::Errno::EPERM) => faccessat(AT_FDCWD, path, both, AtFlags::empty()),
+        other => other,
+    }
+    .map_err(Errno::from)
 }
 
 /// A port as netlink told it.
@@ -392,15 +326,5 @@ fn port_info(port: &Result<nldev::Port, NetlinkError>) -> PortInfo {
     }
 }
 
-impl nldev::Found {
-    /// Whether the device went away between the list and the questions about it.
-    fn is_gone(&self) -> bool {
-        let no_such = |e: &NetlinkError| matches!(e, NetlinkError::Kernel(Errno::EINVAL | Errno::ENODEV));
-        self.chardev.as_ref().is_err_and(no_such)
-            && !self.ports.is_empty()
-            && self.ports.iter().all(|port| port.as_ref().is_err_and(no_such))
-    }
-}
-
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -102,3 +102,94 @@ impl SendDoorbell {
         cmd.issue(&*self.cdev).map(|_| ())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::map::Mapping;
+    use crate::uverbs::context::Ucontext;
+    use crate::uverbs::fake::{FakeKernel, Knows};
+    use crate::uverbs::object::ObjectKind;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+
+    /// A fake kernel whose doorbells go straight to a file.
+    struct WithFile {
+        inner: Arc<FakeKernel>,
+        file: RawFd,
+    }
+
+    // SAFETY: all but the file number is the fake kernel's.
+    unsafe impl Cdev for WithFile {
+        unsafe fn ioctl(&self, command: &mut [u64]) -> Result<(), Errno> {
+            // SAFETY: the caller's part is passed on.
+            unsafe { self.inner.ioctl(command) }
+        }
+        unsafe fn write(&self, command: &[u64]) -> Result<(), Errno> {
+            // SAFETY: the caller's part is passed on.
+            unsafe { self.inner.write(command) }
+        }
+        fn map(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno> {
+            self.inner.map(offset, len_bytes)
+        }
+        fn driver_id(&self) -> u32 {
+            self.inner.driver_id()
+        }
+        fn raw_fd(&self) -> Option<RawFd> {
+            Some(self.file)
+        }
+    }
+
+    fn qp(ctx: &Arc<Ucontext>) -> Handle {
+        Handle::new(ctx, ObjectKind::Qp, 0x0a0b_0c0d)
+    }
+
+    #[test]
+    fn is_one_write_of_the_whole_command() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let kernel = FakeKernel::new(Knows::ALL);
+        let cdev: Arc<dyn Cdev> = Arc::new(WithFile { inner: kernel.clone(), file: writer.as_raw_fd() });
+        let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
+        let doorbell = SendDoorbell::new(ctx.cdev(), &qp(&ctx));
+        kernel.take_log();
+        doorbell.ring().unwrap();
+        let mut bytes = [0; 33];
+        assert_eq!(reader.read(&mut bytes).unwrap(), 32);
+        assert_eq!(bytes[..8], [28, 0, 0, 0, 8, 0, 1, 0], "header");
+        assert_eq!(bytes[16..32], [0x0d, 0x0c, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 56, 0, 0, 0], "request");
+        let response = doorbell._response.0.get().addr() as u64;
+        assert_eq!(bytes[8..16], response.to_ne_bytes(), "address of the response");
+        assert!(kernel.take_log().is_empty());
+    }
+
+    #[test]
+    fn goes_through_the_device_model_where_there_is_no_file() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let ctx = Ucontext::open(kernel.clone(), &[], &mut []).unwrap();
+        SendDoorbell::new(ctx.cdev(), &qp(&ctx)).ring().unwrap();
+        assert_eq!(kernel.kicks(), [0x0a0b_0c0d]);
+    }
+
+    #[test]
+    fn goes_by_ioctl_where_the_process_may_not_write() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let file = std::io::pipe().unwrap().1;
+        let cdev: Arc<dyn Cdev> = Arc::new(WithFile { inner: kernel.clone(), file: file.as_raw_fd() });
+        let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
+        let doorbell = SendDoorbell::new(ctx.cdev(), &qp(&ctx));
+        assert_eq!(doorbell.ring_otherwise(Errno::EINVAL), Err(Errno::EINVAL));
+        assert!(kernel.kicks().is_empty());
+        doorbell.ring_otherwise(Errno::EACCES).unwrap();
+        assert_eq!(kernel.kicks(), [0x0a0b_0c0d]);
+    }
+
+    #[test]
+    fn reports_what_the_kernel_said() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        // A file that can only be read.
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let cdev: Arc<dyn Cdev> = Arc::new(WithFile { inner: kernel, file: reader.as_raw_fd() });
+        let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
+        assert_eq!(SendDoorbell::new(ctx.cdev(), &qp(&ctx)).ring(), Err(Errno::EBADF));
+    }
+}

@@ -184,3 +184,92 @@ where
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    fn channel() -> (UnixStream, UnixStream) {
+        let (kernel, ours) = UnixStream::pair().unwrap();
+        set_nonblocking(ours.as_fd()).unwrap();
+        (kernel, ours)
+    }
+
+    fn comp_events(fd: &UnixStream) -> Result<Vec<u64>, Error> {
+        let mut events = vec![];
+        let n = read_comp_events(fd.as_fd(), |handle| events.push(handle))?;
+        assert_eq!(n, events.len());
+        Ok(events)
+    }
+
+    #[test]
+    fn drains_until_nothing_is_left() {
+        let (mut kernel, ours) = channel();
+        assert_eq!(comp_events(&ours).unwrap(), vec![]);
+        kernel.write_all([1_u64, u64::MAX, 3].as_bytes()).unwrap();
+        assert_eq!(comp_events(&ours).unwrap(), vec![1, u64::MAX, 3]);
+        assert_eq!(comp_events(&ours).unwrap(), vec![]);
+    }
+
+    #[test]
+    fn tells_what_an_asynchronous_event_is_about() {
+        let (mut kernel, ours) = channel();
+        for (element, event_type) in [(77_u64, 1_u32), (2, 9), (0, 8), (1, 18), (5, 42)] {
+            let record = AsyncEventDesc { element, event_type, reserved: 0 };
+            kernel.write_all(record.as_bytes()).unwrap();
+        }
+        let mut events = vec![];
+        read_async_events(ours.as_fd(), |event| events.push(event)).unwrap();
+        assert_eq!(
+            events,
+            [
+                AsyncEvent { event_type: AsyncEventType::QP_FATAL, subject: Subject::Object(77) },
+                AsyncEvent { event_type: AsyncEventType::PORT_ACTIVE, subject: Subject::Port(2) },
+                AsyncEvent { event_type: AsyncEventType::DEVICE_FATAL, subject: Subject::Device },
+                AsyncEvent { event_type: AsyncEventType::GID_CHANGE, subject: Subject::Port(1) },
+                AsyncEvent { event_type: AsyncEventType(42), subject: Subject::Object(5) },
+            ]
+        );
+        assert_eq!(events[0].event_type.to_string(), "QP_FATAL");
+        assert_eq!(events[4].event_type.to_string(), "event 42");
+    }
+
+    #[test]
+    fn a_short_record_is_an_error() {
+        let (mut kernel, ours) = channel();
+        kernel.write_all(&[1, 2, 3]).unwrap();
+        let error = comp_events(&ours).unwrap_err();
+        assert!(matches!(error, Error::Abi { verb: Verb::GetCqEvent, .. }), "{error}");
+    }
+
+    #[test]
+    fn an_end_of_file_is_a_device_that_is_gone() {
+        let (kernel, ours) = channel();
+        drop(kernel);
+        let error = comp_events(&ours).unwrap_err();
+        assert!(matches!(error, Error::DeviceGone { verb: Verb::GetCqEvent }), "{error}");
+    }
+
+    #[test]
+    fn a_wait_ends_with_its_deadline_and_not_before() {
+        let (mut kernel, ours) = channel();
+        let start = Instant::now();
+        let deadline = start + Duration::from_micros(2500);
+        assert_eq!(wait_readable(ours.as_fd(), Some(deadline), Verb::GetCqEvent).unwrap(), Wait::TimedOut);
+        assert!(start.elapsed() >= Duration::from_micros(2500), "{:?}", start.elapsed());
+        kernel.write_all(&[0; 8]).unwrap();
+        assert_eq!(wait_readable(ours.as_fd(), Some(deadline), Verb::GetCqEvent).unwrap(), Wait::Ready);
+        assert_eq!(wait_readable(ours.as_fd(), None, Verb::GetCqEvent).unwrap(), Wait::Ready);
+    }
+
+    #[test]
+    fn milliseconds_are_rounded_up() {
+        assert_eq!(round_up(Duration::ZERO), PollTimeout::ZERO);
+        assert_eq!(round_up(Duration::from_nanos(1)), PollTimeout::from(1_u8));
+        assert_eq!(round_up(Duration::from_millis(7)), PollTimeout::from(7_u8));
+        assert_eq!(round_up(Duration::from_secs(1 << 40)), PollTimeout::MAX);
+    }
+}

@@ -271,3 +271,119 @@ fn assemble(n_words: usize, parts: &[&[u8]]) -> Vec<u64> {
     }
     words
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uverbs::context::Ucontext;
+    use crate::uverbs::error::{Error, Lacking, Verb};
+    use crate::uverbs::fake::{FakeKernel, Knows};
+    use crate::uverbs::observe::{CommandForm, Fault};
+    use crate::uverbs::scenario;
+
+    #[test]
+    fn native_methods_are_used_where_there_are_some() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        scenario::walk(kernel.clone());
+        let log = kernel.take_log();
+        assert!(!log.iter().any(|c| c.starts_with("write ") && c != "write 0x1c"), "{log:?}");
+        for native in ["0.3", "16.0", "0.2", "3.0", "4.0", "4.1", "3.1", "7.1", "1.0"] {
+            assert_eq!(log.iter().filter(|c| *c == native).count(), 1, "{native} in {log:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_method_is_asked_for_once() {
+        let kernel = FakeKernel::new(Knows::INVOKE_WRITE);
+        let ctx = scenario::walk(kernel.clone());
+        let first = kernel.take_log();
+        for native in ["0.3", "0.2", "3.0", "4.0", "4.1", "3.1", "7.1", "1.0"] {
+            assert_eq!(first.iter().filter(|c| *c == native).count(), 1, "{native} in {first:?}");
+        }
+        assert!(!first.contains(&"16.0".to_owned()), "GET_CONTEXT gave the event file already");
+        drop(ctx.alloc_pd(&mut []).unwrap());
+        assert_eq!(kernel.take_log(), ["invoke 0x3", "invoke 0x4"]);
+        assert!(kernel.live().is_empty());
+    }
+
+    #[test]
+    fn without_the_ioctl_everything_is_written_and_the_ioctl_tried_once() {
+        let kernel = FakeKernel::new(Knows::WRITE);
+        let ctx = scenario::walk(kernel.clone());
+        let log = kernel.take_log();
+        // GET_CONTEXT tries its method and INVOKE_WRITE before the first write() succeeds.
+        assert_eq!(log.iter().filter(|c| *c == "ENOTTY").count(), 2, "{log:?}");
+        drop(ctx.alloc_pd(&mut []).unwrap());
+        assert_eq!(kernel.take_log(), ["write 0x3", "write 0x4"]);
+    }
+
+    #[test]
+    fn a_kernel_without_invoke_write_gets_both_ioctl_and_write() {
+        let kernel = FakeKernel::new(Knows { ioctl: true, invoke_write: false, natives: true });
+        scenario::walk(kernel.clone());
+        let log = kernel.take_log();
+        assert_eq!(log.iter().filter(|c| *c == "0.0").count(), 1, "{log:?}");
+        assert!(log.contains(&"write 0x3".to_owned()) && log.contains(&"4.0".to_owned()), "{log:?}");
+    }
+
+    /// Every other error is the command's own and must not lead to another form.
+    #[test]
+    fn genuine_errors_lead_nowhere_else() {
+        for errno in [Errno::EINVAL, Errno::EOPNOTSUPP, Errno::EFAULT, Errno::ENOENT, Errno::EPERM, Errno::EINTR] {
+            let kernel = FakeKernel::new(Knows::ALL);
+            let fault = Fault::new();
+            fault.fail_matching(|c| c.method() == Some((0, 3)), errno);
+            let error = Ucontext::open(fault.wrap(kernel.clone()), &[], &mut []).unwrap_err();
+            assert_eq!(error.errno(), Some(errno));
+            assert_eq!(fault.count(), 1, "{errno:?} was followed by another form");
+            assert!(kernel.take_log().is_empty());
+        }
+    }
+
+    /// Once a form has worked, even the two telling errors are the command's own.
+    #[test]
+    fn a_form_that_worked_is_not_doubted() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let fault = Fault::new();
+        let ctx = Ucontext::open(fault.wrap(kernel.clone()), &[], &mut []).unwrap();
+        drop(ctx.alloc_pd(&mut []).unwrap());
+        for errno in [Errno::EPROTONOSUPPORT, Errno::ENOTTY] {
+            kernel.take_log();
+            fault.fail_matching(|c| c.form() == CommandForm::Ioctl, errno);
+            let error = ctx.alloc_pd(&mut []).unwrap_err();
+            assert_eq!(error.errno(), Some(errno));
+            assert!(kernel.take_log().is_empty(), "{errno:?}");
+            fault.clear();
+        }
+    }
+
+    /// When no form works the last answer is reported, and nothing is concluded from it.
+    #[test]
+    fn a_failing_last_form_is_not_remembered() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let fault = Fault::new();
+        fault.fail_matching(|c| c.form() == CommandForm::Ioctl || c.form() == CommandForm::Write, Errno::ENOTTY);
+        let error = Ucontext::open(fault.wrap(kernel.clone()), &[], &mut []).unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::ENOTTY));
+        fault.clear();
+        assert!(Ucontext::open(fault.wrap(kernel.clone()), &[], &mut []).is_ok());
+        assert_eq!(kernel.take_log(), ["0.3", "16.0"]);
+    }
+
+    #[test]
+    fn the_drivers_part_travels_in_every_form() {
+        for knows in [Knows::ALL, Knows::INVOKE_WRITE, Knows::WRITE] {
+            let ctx = Ucontext::open(FakeKernel::new(knows), &[], &mut []).unwrap();
+            let mut uhw_out = [0; 16];
+            ctx.create_cq(10, 1, None, 0, &[], &mut uhw_out).unwrap();
+            assert_eq!(uhw_out, *crate::uverbs::fake::pattern(16), "{knows:?}");
+        }
+    }
+
+    #[test]
+    fn without_the_method_gids_are_unsupported_not_an_error_of_the_device() {
+        let ctx = Ucontext::open(FakeKernel::new(Knows::WRITE), &[], &mut []).unwrap();
+        let error = ctx.gid_table().unwrap_err();
+        assert!(matches!(error, Error::Unsupported { verb: Verb::QueryGid, by: Lacking::Kernel, .. }), "{error}");
+    }
+}

@@ -4,33 +4,23 @@
 //!
 //! [`LinuxCdev`] passes commands to the kernel as they are, and keeps the implementer's part of [`Cdev`] because the
 //! kernel does: objects and mappings are reference-counted there, a mapping outlives the file it was made from, and a
-//! new file descriptor belongs to nobody yet. That the file *is* a verbs device is for [`open_node`]'s caller to see to;
+//! new file descriptor belongs to nobody yet. That the file *is* a verbs device is for [`from_file`]'s caller to see to;
 //! any other file refuses the ioctl.
 #![allow(unsafe_code)]
 
 use super::abi::ioctl::RDMA_VERBS_IOCTL;
 use super::errno::Errno;
-use super::error::{Error, Verb};
 use super::sys::Cdev;
 use crate::mem::map::Mapping;
 use memmap2::MmapOptions;
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Opens the device file at `path`, which belongs to a device of the kernel driver `driver_id`
-/// (`enum rdma_driver_id`). It is closed on exec.
-pub fn open_node(path: &Path, driver_id: u32) -> Result<Arc<dyn Cdev>, Error> {
-    // std opens with O_CLOEXEC.
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| open_refused(path, &e))?;
-    Ok(Arc::new(LinuxCdev { file, driver_id }))
-}
-
-/// Commands on an open device file of the kernel driver `driver_id` (`enum rdma_driver_id`).
-pub fn cdev(file: File, driver_id: u32) -> Arc<dyn Cdev> {
+/// The device behind an open device file, which belongs to the kernel driver `driver_id` (`enum rdma_driver_id`). It must
+/// be open for reading and writing, and closed on exec.
+pub fn from_file(file: File, driver_id: u32) -> Arc<dyn Cdev> {
     Arc::new(LinuxCdev { file, driver_id })
 }
 
@@ -81,28 +71,5 @@ unsafe impl Cdev for LinuxCdev {
 
     fn raw_fd(&self) -> Option<RawFd> {
         Some(self.file.as_raw_fd())
-    }
-}
-
-fn open_refused(path: &Path, error: &io::Error) -> Error {
-    let errno = Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-    let path = path.display();
-    let hint = match errno {
-        Errno::ENOENT => format!("{path} does not exist"),
-        Errno::EACCES => {
-            format!("no permission for {path}: run as root, or give the user read and write access to it")
-        }
-        Errno::EPERM => format!(
-            "{path} may not be used from here: the device belongs to another network namespace, or the container's \
-             device policy forbids it"
-        ),
-        Errno::ENXIO | Errno::ENODEV => format!("{path} has no device behind it (any more)"),
-        Errno::EMFILE | Errno::ENFILE => "too many open files: raise the limit (ulimit -n)".to_owned(),
-        _ => format!("{path}"),
-    };
-    match errno {
-        // Here EIO is the file system's.
-        Errno::EIO => Error::Kernel { verb: Verb::OpenDevice, errno, hint: Some(hint.into()) },
-        _ => Error::kernel(Verb::OpenDevice, errno).with_hint(hint),
     }
 }

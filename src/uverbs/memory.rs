@@ -73,7 +73,7 @@ fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error
     if addr.checked_add(len).is_none() {
         return Err(Error::invalid(verb, "length", len, format!("from {addr:#x} on it exceeds the address space")));
     }
-    if (addr ^ iova) % SMALLEST_PAGE != 0 {
+    if !(addr ^ iova).is_multiple_of(SMALLEST_PAGE) {
         return Err(Error::invalid(
             verb,
             "iova",
@@ -125,5 +125,50 @@ pub(super) fn memlock_hint(len_bytes: u64) -> String {
             limit(hard)
         ),
         Err(_) => format!("it pins {len_bytes} bytes: is RLIMIT_MEMLOCK (ulimit -l) high enough?"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uverbs::fake::{FakeKernel, Knows};
+    use crate::uverbs::observe::Fault;
+
+    fn refusal(addr: u64, len: u64, iova: u64, access: u32) -> String {
+        match check_region(addr, len, iova, access) {
+            Err(error @ Error::Invalid { verb: Verb::RegMr, .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn refuses_what_every_kernel_refuses() {
+        assert!(refusal(0x1000, 0, 0x1000, 1).contains("length is 0"));
+        assert!(refusal(u64::MAX, 2, u64::MAX, 1).contains("exceeds the address space"));
+        assert!(refusal(0x1008, 16, 0x2010, 1).contains("iova is 0x2010"));
+        assert!(refusal(0x1000, 16, 0x1000, access::REMOTE_WRITE).contains("need local write"));
+        assert!(refusal(0x1000, 16, 0x1000, access::REMOTE_ATOMIC).contains("need local write"));
+    }
+
+    #[test]
+    fn lets_through_what_a_kernel_may_take() {
+        for (addr, iova, access) in
+            [(0x1008, 0x7008, 0), (0x1000, 0, access::REMOTE_READ), (5, 5, access::REMOTE_WRITE | access::LOCAL_WRITE)]
+        {
+            check_region(addr, 16, iova, access).unwrap();
+        }
+    }
+
+    #[test]
+    fn enomem_names_the_limit() {
+        let fault = Fault::new();
+        let ctx = Ucontext::open(fault.wrap(FakeKernel::new(Knows::ALL)), &[], &mut []).unwrap();
+        let pd = ctx.alloc_pd(&mut []).unwrap();
+        fault.fail_matching(|c| c.write_number() == Some(command::REG_MR), Errno::ENOMEM);
+        // SAFETY: the command never reaches a device.
+        let error = unsafe { ctx.reg_mr(&pd, 0x1000, 123_456, 0x1000, 0) }.unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::ENOMEM));
+        let text = error.to_string();
+        assert!(text.contains("123456 bytes") && text.contains("RLIMIT_MEMLOCK"), "{text}");
     }
 }

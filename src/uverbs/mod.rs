@@ -19,6 +19,8 @@ mod memory;
 mod netlink;
 mod nldev;
 pub mod object;
+pub mod observe;
+mod open;
 mod query;
 mod queue_pair;
 pub mod raw;
@@ -26,3 +28,12 @@ pub mod sys;
 mod sysfs;
 pub mod types;
 pub mod wr;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod live;
+#[cfg(test)]
+mod scenario;

@@ -1,8 +1,9 @@
 //! What `NETLINK_RDMA` tells of devices, ports and the system (`include/uapi/rdma/rdma_netlink.h`, client `NLDEV`).
 
 use super::device::{DeviceIndex, DriverId};
+use super::errno::Errno;
 use super::netlink::{Attributes, Channel, Conversation, NetlinkError, Request};
-use super::types::Guid;
+use super::types::{Guid, LinkLayer};
 
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, command)`.
 const fn kind(command: u16) -> u16 {
@@ -47,6 +48,9 @@ mod attr {
 
 /// Verbs count ports in eight bits; a device with more shows only these to user space.
 const MAX_PORTS: u32 = 255;
+
+/// How often devices are listed again because one went away meanwhile.
+const SCAN_TRIES: usize = 4;
 
 /// A device as `RDMA_NLDEV_CMD_GET` tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,6 +115,14 @@ pub struct Found {
     pub ports: Vec<Result<Port, NetlinkError>>,
 }
 
+/// Every device, and what holds for all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scan {
+    /// By index.
+    pub found: Vec<Found>,
+    pub system: System,
+}
+
 /// The kernel's RDMA netlink, asked over one channel.
 pub struct Nldev<C>(Conversation<C>);
 
@@ -120,48 +132,59 @@ impl<C: Channel> Nldev<C> {
         Self(Conversation::new(channel))
     }
 
-    /// Every device that the caller's network namespace may use, by index.
-    pub fn scan(&mut self) -> Result<Vec<Found>, NetlinkError> {
+    /// Every device that the caller's network namespace may use, by index; and what holds for all of them.
+    ///
+    /// The kernel counts devices to know where to go on with a dump (`_nldev_get_dumpit`): if one that was told goes away
+    /// meanwhile, it skips another. The one that went is noticed when it is asked about; then all is done again.
+    pub fn scan(&mut self) -> Result<Scan, NetlinkError> {
+        let mut scan = self.scan_once()?;
+        for _ in 1..SCAN_TRIES {
+            if !scan.found.iter().any(Found::is_gone) {
+                break;
+            }
+            scan = self.scan_once()?;
+        }
+        Ok(scan)
+    }
+
+    fn scan_once(&mut self) -> Result<Scan, NetlinkError> {
         let mut devices = self.0.dump(&Request::new(command::GET), Device::parse)?;
         devices.sort_by_key(|d| d.index);
 
-        let questions: Vec<Request> = devices.iter().flat_map(Device::questions).collect();
-        let mut answers = self.0.ask(&questions).into_iter();
-        // One answer per question; this stands in for one that cannot be missing.
-        let mut next = move || answers.next().unwrap_or(Err(NetlinkError::Malformed));
-        Ok(devices
-            .into_iter()
-            .map(|device| {
-                let chardev = next().and_then(|a| Chardev::parse(&a));
-                let ports = (0..device.port_count).map(|_| next().and_then(|a| Port::parse(&a))).collect();
-                Found { device, chardev, ports }
-            })
-            .collect())
+        let questions = devices.iter().flat_map(Device::questions).chain([Request::new(command::SYS_GET)]);
+        let mut answers = self.0.ask(&questions.collect::<Vec<_>>()).into_iter();
+        let found = devices.into_iter().map(|device| Found::take(device, &mut answers)).collect();
+        Ok(Scan { found, system: take(&mut answers).and_then(|a| System::parse(&a)).unwrap_or_default() })
     }
 
     /// One device with its ports. `EINVAL`: the caller's network namespace has no device of that index.
     pub fn find(&mut self, index: DeviceIndex) -> Result<Found, NetlinkError> {
-        let ask = Request::new(command::GET).u32(attr::DEV_INDEX, index.0);
-        let answer = self.0.ask(&[ask]).pop().unwrap_or(Err(NetlinkError::Malformed))?;
+        let answer = self.ask(Request::new(command::GET).u32(attr::DEV_INDEX, index.0))?;
         let device = Device::parse(&answer).ok_or(NetlinkError::Malformed)?;
-        let questions: Vec<Request> = device.questions().collect();
-        let mut answers = self.0.ask(&questions).into_iter();
-        let chardev = answers.next().unwrap_or(Err(NetlinkError::Malformed)).and_then(|a| Chardev::parse(&a));
-        let ports = answers.map(|answer| answer.and_then(|a| Port::parse(&a))).collect();
-        Ok(Found { device, chardev, ports })
+        let mut answers = self.0.ask(&device.questions().collect::<Vec<_>>()).into_iter();
+        Ok(Found::take(device, &mut answers))
     }
 
     /// The character device of one device. `EINVAL`: the caller's network namespace has no device of that index.
     pub fn chardev(&mut self, index: DeviceIndex) -> Result<Chardev, NetlinkError> {
-        let answer = self.0.ask(&[chardev_request(index)]).pop().unwrap_or(Err(NetlinkError::Malformed))?;
-        Chardev::parse(&answer)
+        Chardev::parse(&self.ask(chardev_request(index))?)
     }
 
     /// What holds for all devices.
     pub fn system(&mut self) -> Result<System, NetlinkError> {
-        let answer = self.0.ask(&[Request::new(command::SYS_GET)]).pop().unwrap_or(Err(NetlinkError::Malformed))?;
-        System::parse(&answer)
+        System::parse(&self.ask(Request::new(command::SYS_GET))?)
     }
+
+    fn ask(&mut self, request: Request) -> Answer {
+        take(&mut self.0.ask(&[request]).into_iter())
+    }
+}
+
+type Answer = Result<Vec<u8>, NetlinkError>;
+
+/// The next answer. There is one for each question.
+fn take(answers: &mut impl Iterator<Item = Answer>) -> Answer {
+    answers.next().unwrap_or(Err(NetlinkError::Malformed))
 }
 
 /// Makes the kernel load `ib_uverbs` if it is not loaded.
@@ -212,6 +235,23 @@ impl Device {
     }
 }
 
+impl Found {
+    /// Takes the answers to the questions about `device`.
+    fn take(device: Device, answers: &mut impl Iterator<Item = Answer>) -> Self {
+        let chardev = take(answers).and_then(|a| Chardev::parse(&a));
+        let ports = (0..device.port_count).map(|_| take(answers).and_then(|a| Port::parse(&a))).collect();
+        Self { device, chardev, ports }
+    }
+
+    /// Whether the device went away between the list and the questions about it.
+    pub fn is_gone(&self) -> bool {
+        let no_such = |e: &NetlinkError| matches!(e, NetlinkError::Kernel(Errno::EINVAL | Errno::ENODEV));
+        self.chardev.as_ref().is_err_and(no_such)
+            && !self.ports.is_empty()
+            && self.ports.iter().all(|port| port.as_ref().is_err_and(no_such))
+    }
+}
+
 impl Chardev {
     fn parse(payload: &[u8]) -> Result<Self, NetlinkError> {
         let (mut name, mut dev, mut abi, mut driver) = (None, None, None, None);
@@ -234,6 +274,12 @@ impl Chardev {
 }
 
 impl Port {
+    /// Only ports that speak the InfiniBand protocol have a LID (`fill_port_info` in
+    /// `drivers/infiniband/core/nldev.c`); all others are Ethernet ports.
+    pub fn link_layer(&self) -> LinkLayer {
+        if self.lid.is_some() { LinkLayer::InfiniBand } else { LinkLayer::Ethernet }
+    }
+
     fn parse(payload: &[u8]) -> Result<Self, NetlinkError> {
         let mut port = Self::default();
         let (mut ifindex, mut ifname) = (None, None);
@@ -297,4 +343,4 @@ pub fn is_file_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -207,3 +207,146 @@ impl Ucontext {
         Ok(destroyed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uverbs::attr::{CreateQp, QpCap};
+    use crate::uverbs::fake::{FakeKernel, Knows};
+    use crate::uverbs::observe::Fault;
+
+    fn create_qp(ctx: &Arc<Ucontext>, pd: &Handle, cq: &Handle) -> Handle {
+        let request = CreateQp {
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            qp_type: 2,
+            sq_sig_all: false,
+            cap: QpCap::default(),
+            user_handle: ctx.next_user_handle(),
+        };
+        ctx.create_qp(&request, &[], &mut []).unwrap().handle
+    }
+
+    #[test]
+    fn dropping_destroys() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let ctx = Ucontext::open(kernel.clone(), &[], &mut []).unwrap();
+        let pd = ctx.alloc_pd(&mut []).unwrap();
+        let (cq, _) = ctx.create_cq(1, 1, None, 0, &[], &mut []).unwrap();
+        let qp = create_qp(&ctx, &pd, &cq);
+        assert_eq!(kernel.live(), [pd.id(), cq.id(), qp.id()]);
+        drop(qp);
+        drop(cq);
+        drop(pd);
+        assert!(kernel.live().is_empty());
+        assert!(ctx.leaks().is_empty());
+    }
+
+    #[test]
+    fn an_object_keeps_its_context() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let ctx = Ucontext::open(kernel.clone(), &[], &mut []).unwrap();
+        let pd = ctx.alloc_pd(&mut []).unwrap();
+        let weak = Arc::downgrade(&ctx);
+        drop(ctx);
+        assert!(weak.upgrade().is_some());
+        drop(pd);
+        assert!(weak.upgrade().is_none());
+        assert!(kernel.live().is_empty());
+    }
+
+    #[test]
+    fn a_refused_destroy_can_be_repeated_and_is_no_leak_then() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let ctx = Ucontext::open(kernel.clone(), &[], &mut []).unwrap();
+        let mut pd = ctx.alloc_pd(&mut []).unwrap();
+        let (mut cq, _) = ctx.create_cq(1, 1, None, 0, &[], &mut []).unwrap();
+        let mut qp = create_qp(&ctx, &pd, &cq);
+        let error = pd.destroy().unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::EBUSY));
+        assert!(error.to_string().contains("another object still uses it"), "{error}");
+        assert_eq!(cq.destroy().unwrap_err().errno(), Some(Errno::EBUSY));
+        assert_eq!(qp.destroy().unwrap(), Destroyed { comp_events: 0, async_events: 7 });
+        assert_eq!(cq.destroy().unwrap(), Destroyed { comp_events: 5, async_events: 6 });
+        pd.destroy().unwrap();
+        kernel.take_log();
+        assert_eq!(cq.destroy().unwrap(), Destroyed { comp_events: 5, async_events: 6 }, "remembered");
+        drop((pd, cq, qp));
+        assert!(kernel.take_log().is_empty(), "nothing is destroyed twice");
+        assert!(ctx.leaks().is_empty());
+    }
+
+    #[test]
+    fn a_refusal_at_drop_is_recorded_as_a_leak() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let ctx = Ucontext::open(kernel.clone(), &[], &mut []).unwrap();
+        let pd = ctx.alloc_pd(&mut []).unwrap();
+        let (cq, _) = ctx.create_cq(1, 1, None, 0, &[], &mut []).unwrap();
+        let qp = create_qp(&ctx, &pd, &cq);
+        let (pd_id, cq_id) = (pd.id(), cq.id());
+        drop(pd);
+        drop(cq);
+        let leaks = ctx.leaks();
+        assert_eq!(leaks.len(), 2);
+        assert_eq!(leaks[0], Leak { kind: ObjectKind::Pd, handle: pd_id, errno: Errno::EBUSY });
+        assert_eq!(leaks[1], Leak { kind: ObjectKind::Cq, handle: cq_id, errno: Errno::EBUSY });
+        assert!(leaks[1].to_string().starts_with("completion queue 1: EBUSY"), "{}", leaks[1]);
+        drop(qp);
+        assert_eq!(kernel.live(), [pd_id, cq_id]);
+    }
+
+    #[test]
+    fn objects_of_a_device_that_is_gone_are_gone() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let ctx = Ucontext::open(kernel.clone(), &[], &mut []).unwrap();
+        let mut pd = ctx.alloc_pd(&mut []).unwrap();
+        let other = ctx.alloc_pd(&mut []).unwrap();
+        kernel.refuse_destroy(Some(Errno::EIO));
+        assert_eq!(pd.destroy().unwrap(), Destroyed::default());
+        drop((pd, other));
+        assert!(ctx.leaks().is_empty());
+        kernel.refuse_destroy(None);
+    }
+
+    /// Makes every command of a whole life fail in turn: nothing panics, and nothing is left but what was refused.
+    #[test]
+    fn every_command_may_fail() {
+        for knows in [Knows::ALL, Knows::INVOKE_WRITE, Knows::WRITE] {
+            for nth in 0.. {
+                let kernel = FakeKernel::new(knows);
+                let fault = Fault::new();
+                fault.fail_nth(nth, Errno::ENOMEM);
+                let leaks = live_and_die(fault.wrap(kernel.clone()));
+                assert_eq!(kernel.live().len(), leaks, "command {nth} failed, {knows:?}");
+                if fault.injected() == 0 {
+                    assert!(nth > 8, "the walk has more commands than {nth}");
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Makes what it can, drops it in order, and returns how many objects the kernel would not destroy.
+    fn live_and_die(cdev: Arc<dyn crate::uverbs::sys::Cdev>) -> usize {
+        let Ok(ctx) = Ucontext::open(cdev, &[], &mut []) else { return 0 };
+        let made = (|| -> Result<(), Error> {
+            let pd = ctx.alloc_pd(&mut [])?;
+            let (cq, _) = ctx.create_cq(1, 1, None, 0, &[], &mut [])?;
+            let request = CreateQp {
+                pd: &pd,
+                send_cq: &cq,
+                recv_cq: &cq,
+                qp_type: 2,
+                sq_sig_all: false,
+                cap: QpCap::default(),
+                user_handle: 3,
+            };
+            let qp = ctx.create_qp(&request, &[], &mut [])?.handle;
+            ctx.query_qp(&qp).map(|_| ())
+        })();
+        let leaks = ctx.leaks().len();
+        assert!(made.is_err() || leaks <= 3);
+        leaks
+    }
+}

@@ -2,15 +2,13 @@
 
 use super::abi::ioctl::{attr, method};
 use super::abi::{verbs, write};
-use super::attr::{DeviceAttr, OdpCaps, PortAttr, RssCaps, TmCaps};
-use super::context::{Ucontext, native_only, zeroed};
-use super::details::PortState;
-use super::device::{GidEntry, GidType};
+use super::attr::{DeviceAttr, GidEntry, GidType, OdpCaps, PortAttr, PortState, RssCaps, TmCaps};
+use super::context::{Ucontext, native_only};
 use super::errno::Errno;
 use super::error::{Error, Verb};
 use super::kernel::{Form, Native};
 use super::types::{Gid, Guid, Lid, LinkLayer, Mtu, PortNum};
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// Most GID table entries that fit one answer: an attribute's length has 16 bits.
 const MAX_GID_ENTRIES: usize = u16::MAX as usize / size_of::<verbs::GidEntry>();
@@ -18,7 +16,7 @@ const MAX_GID_ENTRIES: usize = u16::MAX as usize / size_of::<verbs::GidEntry>();
 impl Ucontext {
     /// The device's limits and abilities.
     pub fn query_device(&self) -> Result<DeviceAttr, Error> {
-        let mut response: write::ExQueryDeviceResp = zeroed();
+        let mut response = write::ExQueryDeviceResp::new_zeroed();
         let answer = self.kernel().invoke(&write::ExQueryDevice::default(), &mut response, &[], &mut []);
         match answer {
             // Kernels older than 4.20 have the extended form only for some drivers.
@@ -33,7 +31,7 @@ impl Ucontext {
 
     /// A port's state and limits.
     pub fn query_port(&self, port: PortNum) -> Result<PortAttr, Error> {
-        let mut response: verbs::QueryPortRespEx = zeroed();
+        let mut response = verbs::QueryPortRespEx::new_zeroed();
         let answer = self.kernel().attempt(Native::QueryPort, |form| match form {
             Form::Native => {
                 let mut cmd = self.kernel().command(method::QUERY_PORT);
@@ -52,11 +50,10 @@ impl Ucontext {
 
     /// One entry of a port's GID table; `None` if it is empty.
     pub fn query_gid(&self, port: PortNum, index: u32) -> Result<Option<GidEntry>, Error> {
-        let mut response: verbs::GidEntry = zeroed();
-        let port_number = u32::from(port.get());
+        let mut response = verbs::GidEntry::new_zeroed();
         let mut cmd = self.kernel().command(method::QUERY_GID_ENTRY);
-        cmd.ptr_in(attr::query_gid_entry::PORT, &port_number);
-        cmd.ptr_in(attr::query_gid_entry::GID_INDEX, &index);
+        cmd.const_in(attr::query_gid_entry::PORT, port.get().into());
+        cmd.const_in(attr::query_gid_entry::GID_INDEX, index.into());
         cmd.flags_in(attr::query_gid_entry::FLAGS, 0);
         cmd.ptr_out(attr::query_gid_entry::RESP_ENTRY, &mut response);
         match cmd.issue(&**self.cdev()) {
@@ -110,8 +107,8 @@ fn gid_entry(entry: &verbs::GidEntry) -> Option<GidEntry> {
         gid,
         index: entry.gid_index,
         port: u8::try_from(entry.port_num).ok().and_then(|n| PortNum::new(n).ok())?,
-        gid_type: GidType::from_raw(entry.gid_type),
-        netdev: (entry.netdev_ifindex != 0).then_some(entry.netdev_ifindex),
+        gid_type: GidType(entry.gid_type),
+        netdev_ifindex: (entry.netdev_ifindex != 0).then_some(entry.netdev_ifindex),
     })
 }
 

@@ -4,13 +4,15 @@ use super::abi::ioctl::{attr, method, qp_create_flags};
 use super::abi::verbs::QpCap as WireCap;
 use super::abi::write::{self, QpDest};
 use super::attr::{AddressVector, CreateQp, CreatedQp, ModifyQp, QpAttr, QpCap, QpState, qp_attr_mask};
-use super::context::{Ucontext, zeroed};
+use super::context::Ucontext;
 use super::errno::Errno;
 use super::error::{Error, Verb};
 use super::kernel::{Form, Native};
 use super::object::{Handle, ObjectKind};
 use super::types::{Gid, Lid, Mtu, Qpn};
+use std::net::Ipv6Addr;
 use std::sync::Arc;
+use zerocopy::FromZeros;
 
 /// A queue pair as the command returned it.
 struct Made {
@@ -151,7 +153,7 @@ impl Ucontext {
     pub fn query_qp(&self, qp: &Handle) -> Result<QpAttr, Error> {
         /// Every attribute (`enum ib_qp_attr_mask`): drivers fill all of them whatever is asked for.
         const ALL: u32 = (qp_attr_mask::DEST_QPN << 1) - 1;
-        let mut response: write::QueryQpResp = zeroed();
+        let mut response = write::QueryQpResp::new_zeroed();
         let request = write::QueryQp { response: 0, qp_handle: qp.id(), attr_mask: ALL };
         self.kernel().invoke(&request, &mut response, &[], &mut []).map_err(|e| Error::kernel(Verb::QueryQp, e))?;
         Ok(qp_attr(&response))
@@ -179,6 +181,8 @@ fn modify_refused(errno: Errno, attr: &ModifyQp) -> Error {
         return error;
     }
     let AddressVector { dgid, sgid_index, .. } = attr.dest;
+    // This form shows an IPv4 address as such.
+    let dgid = Ipv6Addr::from(dgid.0);
     match errno {
         Errno::ETIMEDOUT | Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENETDOWN | Errno::EADDRNOTAVAIL => error
             .with_hint(format!(

@@ -33,6 +33,7 @@ pub trait Sys: Send + Sync {
 /// - Values in answers are true: a queue's size covers its ring, and a handle names the object it was returned for.
 ///
 /// *Caller*:
+/// - A command is as long as its header says.
 /// - Pointers inside a command are valid, for the lengths that the command gives, until the call returns. Memory that the
 ///   command hands to the device for longer (a registered region) stays allocated until it is taken back.
 pub unsafe trait Cdev: Send + Sync {

@@ -4,7 +4,7 @@
 //! choice to the caller. A bad one shows late, as a peer that never answers: RoCE v1 is not routed, a link-local address
 //! reaches one network only, and an IPv4 peer is not reached from an IPv6 address.
 
-use crate::uverbs::device::{GidEntry, GidType};
+use crate::uverbs::attr::{GidEntry, GidType};
 use crate::uverbs::types::{Gid, GidIndex, LinkLayer};
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -226,10 +226,10 @@ impl Policy {
         let family = self.family().is_none_or(|family| family == AddressFamily::of(gid));
         let scope = is_routable(gid) == peer.is_none_or(is_routable);
         let version = match entry.gid_type {
-            GidType::RoceV2 => 3,
-            GidType::RoceV1 => 2,
-            GidType::Ib => 1,
-            GidType::Other(_) => 0,
+            GidType::ROCE_V2 => 3,
+            GidType::ROCE_V1 => 2,
+            GidType::IB => 1,
+            _ => 0,
         };
         [family.into(), scope.into(), version, peer.map_or(0, |peer| common_bits(peer, gid)), first]
     }

@@ -18,11 +18,11 @@ mod scope;
 mod transition;
 mod wc;
 
-pub use crate::uverbs::attr::{AddressVector, DeviceAttr, OdpCaps, PortAttr, QpAttr, QpCap, QpState, RssCaps, TmCaps};
-pub use crate::uverbs::details::{
-    DeviceDetails, GidDetails, LinkRate, NetnsMode, NodeType, PhysState, PortDetails, PortState,
+pub use crate::uverbs::attr::{
+    AddressVector, DeviceAttr, GidEntry, GidType, OdpCaps, PortAttr, PortState, QpAttr, QpCap, QpState, RssCaps, TmCaps,
 };
-pub use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, GidEntry, GidType, PortInfo, Unusable};
+pub use crate::uverbs::details::{DeviceDetails, GidDetails, LinkRate, NetnsMode, NodeType, PhysState, PortDetails};
+pub use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, PortInfo, Unusable};
 pub use crate::uverbs::errno::Errno;
 pub use crate::uverbs::error::{Error, Lacking, Transition, Verb};
 pub use crate::uverbs::event::AsyncEventType;

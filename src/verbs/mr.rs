@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 use super::pd::{Pd, PdInner};
+use crate::uverbs::abi::verbs::access;
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Handle;
@@ -32,13 +33,13 @@ impl AccessFlags {
     /// The device may read it, as the source of sends.
     pub const LOCAL_READ: Self = Self(0);
     /// The device may write it, as the target of receives and READs.
-    pub const LOCAL_WRITE: Self = Self(1);
+    pub const LOCAL_WRITE: Self = Self(access::LOCAL_WRITE);
     /// Peers may write it. Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE).
-    pub const REMOTE_WRITE: Self = Self(1 << 1);
+    pub const REMOTE_WRITE: Self = Self(access::REMOTE_WRITE);
     /// Peers may read it.
-    pub const REMOTE_READ: Self = Self(1 << 2);
+    pub const REMOTE_READ: Self = Self(access::REMOTE_READ);
     /// Peers may run atomics on it. Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE).
-    pub const REMOTE_ATOMIC: Self = Self(1 << 3);
+    pub const REMOTE_ATOMIC: Self = Self(access::REMOTE_ATOMIC);
     /// All of the above.
     pub const ALL: Self = Self(0xf);
 

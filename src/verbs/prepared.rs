@@ -152,7 +152,7 @@ impl<'a, P: Provider> QpBuilder<'a, P> {
         context.check_port(Verb::CreateQp, self.port)?;
         self.check_caps()?;
         let port = context.query_port(self.port)?;
-        let (gid, gid_choice) = self.local_gid()?;
+        let gid = self.local_gid()?;
         let core = QpCore::create(
             self.pd,
             self.send_cq.shared(),
@@ -165,32 +165,25 @@ impl<'a, P: Provider> QpBuilder<'a, P> {
             lid: port.lid,
             qpn: core.qpn,
             psn: self.psn.unwrap_or_else(random_psn),
-            gid: gid.map(|(_, gid)| gid),
+            gid: gid.as_ref().map(|local| local.gid),
             mtu: port.active_mtu,
         };
-        let mut prepared = PreparedQp {
-            core,
-            local,
-            port: self.port,
-            sgid_index: gid.map(|(index, _)| index),
-            gid_choice,
-            pkey_index: self.pkey_index,
-            access: self.access,
-        };
-        prepared.to_init()?;
+        let mut prepared =
+            PreparedQp { core, local, port: self.port, gid, pkey_index: self.pkey_index, access: self.access };
+        prepared.reach_init()?;
         Ok(prepared)
     }
 
     /// The GID to use, and why if it was chosen. An InfiniBand port may have none.
-    fn local_gid(&self) -> Result<(Option<(GidIndex, Gid)>, Option<GidChoice>), Error> {
+    fn local_gid(&self) -> Result<Option<LocalGid>, Error> {
         let context = &self.pd.inner().context;
         if let Some(index) = self.gid_index {
-            return Ok((Some((index, context.named_gid(self.port, index)?)), None));
+            return Ok(Some(LocalGid { index, gid: context.named_gid(self.port, index)?, choice: None }));
         }
         match context.choose_gid(self.port, self.want) {
-            Ok(choice) => Ok((Some((choice.index, choice.entry.gid)), Some(choice))),
+            Ok(choice) => Ok(Some(LocalGid { index: choice.index, gid: choice.entry.gid, choice: Some(choice) })),
             Err(error) if context.is_ethernet(self.port)? => Err(error),
-            Err(_) => Ok((None, None)),
+            Err(_) => Ok(None),
         }
     }
 
@@ -219,10 +212,17 @@ pub struct PreparedQp<P: Provider = Any> {
     pub(super) core: QpCore<P>,
     local: Endpoint,
     port: PortNum,
-    sgid_index: Option<GidIndex>,
-    gid_choice: Option<GidChoice>,
+    gid: Option<LocalGid>,
     pkey_index: u16,
     access: AccessFlags,
+}
+
+/// The GID that a queue pair uses.
+struct LocalGid {
+    index: GidIndex,
+    gid: Gid,
+    /// Why, if it was chosen and not named.
+    choice: Option<GidChoice>,
 }
 
 /// How a connection behaves.
@@ -262,12 +262,12 @@ impl<P: Provider> PreparedQp<P> {
 
     /// Index of the GID it uses.
     pub fn gid_index(&self) -> Option<GidIndex> {
-        self.sgid_index
+        self.gid.as_ref().map(|local| local.index)
     }
 
     /// Why that GID, if it was chosen and not named.
     pub fn gid_choice(&self) -> Option<&GidChoice> {
-        self.gid_choice.as_ref()
+        self.gid.as_ref()?.choice.as_ref()
     }
 
     /// The queue pair's number.
@@ -332,7 +332,7 @@ impl<P: Provider> PreparedQp<P> {
         let path = self.path(remote, options)?;
         if self.core.state != QpState::INIT {
             self.core.modify(&QpUpdate::to(QpState::RESET))?;
-            self.to_init()?;
+            self.reach_init()?;
         }
         let rtr = QpUpdate::to(QpState::RTR)
             .path(&path)
@@ -351,7 +351,7 @@ impl<P: Provider> PreparedQp<P> {
         self.core.modify(&rts)
     }
 
-    fn to_init(&mut self) -> Result<(), Error> {
+    fn reach_init(&mut self) -> Result<(), Error> {
         let (port, pkey_index, access) = (self.port, self.pkey_index, self.access);
         self.core.modify(&QpUpdate::to(QpState::INIT).port(port).pkey_index(pkey_index).access(access))
     }
@@ -375,7 +375,7 @@ impl<P: Provider> PreparedQp<P> {
 
     fn path(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<Path, Error> {
         let ethernet = self.core.context().is_ethernet(self.port)?;
-        let grh = match (self.sgid_index, remote.gid) {
+        let grh = match (self.gid_index(), remote.gid) {
             (Some(sgid_index), Some(dgid)) if !dgid.is_zero() => Some(Grh {
                 dgid,
                 sgid_index,
@@ -398,7 +398,7 @@ impl<P: Provider> PreparedQp<P> {
 
     /// The kernel looks up the peer's link address while it changes the state, and returns what that lookup returned.
     fn explain_rtr(&self, error: Error, remote: &Endpoint) -> Error {
-        let (Some(local), Some(index), Some(peer)) = (self.local.gid, self.sgid_index, remote.gid) else {
+        let (Some(local), Some(index), Some(peer)) = (self.local.gid, self.gid_index(), remote.gid) else {
             return error;
         };
         match error.errno() {

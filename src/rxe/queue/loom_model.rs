@@ -18,6 +18,7 @@ use crate::uverbs::wr::{Payload, SendOp, SendWr, Sge, WrFlags};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+use std::ptr::NonNull;
 
 #[derive(Clone)]
 #[repr(C, align(64))]
@@ -52,8 +53,8 @@ impl Model {
     }
 
     /// Reads the first number of a slot that the ring lent, in loom's sight.
-    fn read(&self, slot: NonNull<u8>) -> u64 {
-        let index = self.0.addresses.iter().position(|&a| a == slot.addr().get()).expect("a slot of this ring");
+    fn read(&self, slot: *const u8) -> u64 {
+        let index = self.0.addresses.iter().position(|&a| a == slot.addr()).expect("a slot of this ring");
         // SAFETY: loom fails the test if another thread may write the slot meanwhile.
         self.0.slots[index].with(|p| unsafe { (*p).0[0] })
     }
@@ -77,8 +78,8 @@ unsafe impl RingMemory for Model {
         size_of::<Slot>()
     }
 
-    unsafe fn read_slot(&self, index: u32) -> NonNull<u8> {
-        NonNull::new(self.0.slots[index as usize].with(|p| p.cast_mut().cast())).unwrap()
+    unsafe fn read_slot(&self, index: u32) -> *const u8 {
+        self.0.slots[index as usize].with(|p| p.cast())
     }
 
     unsafe fn write_slot(&self, index: u32, entry: impl Entry) -> Result<(), PostError> {

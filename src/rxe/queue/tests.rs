@@ -3,6 +3,7 @@ use crate::rxe::ring_memory::MappedRing;
 use crate::rxe::testing::{Kernel, ring};
 use proptest::prelude::*;
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 
 /// An entry of one number.
 struct Number(u64);
@@ -35,7 +36,7 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes[..8].try_into().unwrap())
 }
 
-fn read(slot: NonNull<u8>) -> u64 {
+fn read(slot: *const u8) -> u64 {
     // SAFETY: slots are aligned, and the kernel's end wrote at least 8 bytes.
     unsafe { slot.cast::<u64>().read() }
 }

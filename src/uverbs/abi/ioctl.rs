@@ -48,9 +48,6 @@ pub mod attr_flags {
     /// The kernel is to refuse the command if it does not know the attribute. Without it the attribute is skipped.
     #[doc(alias = "UVERBS_ATTR_F_MANDATORY")]
     pub const MANDATORY: u16 = 1 << 0;
-    /// Set by the kernel where it wrote an output.
-    #[doc(alias = "UVERBS_ATTR_F_VALID_OUTPUT")]
-    pub const VALID_OUTPUT: u16 = 1 << 1;
 }
 
 /// Numbers of object types (`enum uverbs_default_objects`).
@@ -159,9 +156,9 @@ pub mod attr {
     }
 
     pub mod query_gid_entry {
-        /// `u32`.
+        /// Constant.
         pub const PORT: u16 = 0;
-        /// `u32`.
+        /// Constant.
         pub const GID_INDEX: u16 = 1;
         /// Flags: none are defined, yet the attribute is required.
         pub const FLAGS: u16 = 2;

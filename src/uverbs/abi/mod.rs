@@ -8,6 +8,9 @@ pub mod ioctl;
 pub mod verbs;
 pub mod write;
 
+#[cfg(test)]
+pub mod check;
+
 /// Asserts the size of a structure and the offsets that matter, at compile time.
 macro_rules! layout {
     ($type:ty, $size:literal $(, $field:ident @ $offset:literal)* $(,)?) => {

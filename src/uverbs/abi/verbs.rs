@@ -71,8 +71,9 @@ layout!(QueryPortResp, 40, gid_tbl_len @ 16, lid @ 22, state @ 26, link_layer @ 
 pub struct QueryPortRespEx {
     pub legacy_resp: QueryPortResp,
     pub port_cap_flags2: u16,
-    pub reserved: [u8; 2],
-    /// Since Linux 6.2; zero before.
+    pub reserved0: u8,
+    pub reserved1: u8,
+    /// Since Linux 6.7; reserved and zero before.
     pub active_speed_ex: u32,
 }
 layout!(QueryPortRespEx, 48, port_cap_flags2 @ 40, active_speed_ex @ 44);

@@ -14,8 +14,8 @@ fn table(entries: &[(u32, &str, u32)]) -> Vec<GidEntry> {
             port: PortNum::ONE,
             index,
             gid: gid(address),
-            gid_type: GidType::from_raw(kind),
-            netdev: None,
+            gid_type: GidType(kind),
+            netdev_ifindex: None,
         })
         .collect()
 }
@@ -32,9 +32,9 @@ fn usual_roce_table_gives_the_routable_v2_entry() {
     let choice = roce(&USUAL, None);
     assert_eq!(choice.index, GidIndex(3));
     assert!(choice.needs_grh);
-    assert_eq!(choice.reasons, [GidReason::Routable, GidReason::Type(GidType::RoceV2)]);
+    assert_eq!(choice.reasons, [GidReason::Routable, GidReason::Type(GidType::ROCE_V2)]);
     let losses: Vec<_> = choice.losers.iter().map(|(e, l)| (e.index, *l)).collect();
-    let v1 = GidLoss::Type { has: GidType::RoceV1, preferred: GidType::RoceV2 };
+    let v1 = GidLoss::Type { has: GidType::ROCE_V1, preferred: GidType::ROCE_V2 };
     assert_eq!(losses, [(0, GidLoss::LinkLocal), (1, GidLoss::LinkLocal), (2, v1)]);
     assert_eq!(
         choice.to_string(),
@@ -142,7 +142,7 @@ fn reasons_come_in_order_of_weight() {
         [
             GidReason::Family(AddressFamily::Ipv6),
             GidReason::Routable,
-            GidReason::Type(GidType::RoceV2),
+            GidReason::Type(GidType::ROCE_V2),
             GidReason::First
         ]
     );

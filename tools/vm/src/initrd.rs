@@ -18,8 +18,8 @@ const EARLY: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "
 
 /// The applets of busybox that `guest/init.sh` calls.
 const APPLETS: &[&str] = &[
-    "cat", "chmod", "chown", "chroot", "cp", "hostname", "insmod", "ip", "killall5", "ln", "mkdir", "mkfifo", "mount",
-    "poweroff", "setsid", "sh", "sync", "tac", "umount", "uname", "usleep",
+    "cat", "chmod", "chown", "chroot", "cp", "hostname", "insmod", "ip", "ln", "mkdir", "mkfifo", "mount", "poweroff",
+    "setsid", "sh", "sync", "tac", "umount", "uname", "usleep",
 ];
 
 const DIRECTORY: u32 = 0o040_755;

@@ -18,6 +18,21 @@ fail() {
     poweroff -f
 }
 
+# Kills what is outside this script's own session, which is also that of the kernel's threads. True if nothing is.
+end_leftovers() {
+    left=
+    for process in /proc/[0-9]*; do
+        read -r line 2>/dev/null <$process/stat || continue
+        # "PID (NAME) STATE PARENT GROUP SESSION …", and a name may hold anything.
+        set -- ${line##*) }
+        if [ "$1" != Z ] && [ "$4" != 0 ]; then
+            kill -9 ${process#/proc/} 2>/dev/null
+            left="$left ${line%%) *})"
+        fi
+    done
+    [ -z "$left" ]
+}
+
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
@@ -85,8 +100,13 @@ copiers="$copiers $!"
 setsid chroot $ROOT /bin/sh /run/vm/command </dev/null >/job/out 2>/job/err
 status=$?
 
-# What the command left running would hold the pipes open. Only this script's own session is spared.
-killall5 -9
+# What the command left running would hold the pipes open.
+tries=0
+until end_leftovers; do
+    tries=$((tries + 1))
+    [ $tries -gt 500 ] && fail "the command exited with $status, and what it left running does not end:$left"
+    usleep 10000
+done
 wait $copiers
 
 tac /job/shares | while IFS= read -r share; do umount "$ROOT$share"; done

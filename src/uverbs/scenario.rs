@@ -1,0 +1,117 @@
+//! One walk through every command, for tests of the commands' bytes and forms.
+//!
+//! # Safety argument
+//!
+//! The registered memory is a number that the fake kernel never follows.
+#![allow(unsafe_code)]
+
+use super::attr::{AddressVector, CreateQp, ModifyQp, QpCap, QpState, qp_attr_mask as mask};
+use super::context::Ucontext;
+use super::doorbell::SendDoorbell;
+use super::object::ObjectKind;
+use super::sys::Cdev;
+use super::types::{Gid, Mtu, PortNum};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// Opens a context, makes one of each object, connects and kicks a queue pair, queries, and destroys it all.
+pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
+    let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
+    ctx.query_device().unwrap();
+    ctx.query_port(PortNum::ONE).unwrap();
+    let mut pd = ctx.alloc_pd(&mut []).unwrap();
+    let (addr, len) = (0x7f00_1234_5008, 0x2000);
+    // SAFETY: the fake kernel does not touch the memory.
+    let (mut mr, _, _) = unsafe { ctx.reg_mr(&pd, addr, len, addr, 0xf) }.unwrap();
+    let channel = ctx.create_comp_channel().unwrap();
+    let user_handle = ctx.next_user_handle();
+    let (mut cq, _) = ctx.create_cq(100, user_handle, Some(channel.as_fd()), 0, &[], &mut [0; 16]).unwrap();
+    ctx.req_notify_cq(&cq, false).unwrap();
+    ctx.req_notify_cq(&cq, true).unwrap();
+    let request = CreateQp {
+        pd: &pd,
+        send_cq: &cq,
+        recv_cq: &cq,
+        qp_type: 2,
+        sq_sig_all: true,
+        cap: QpCap { max_send_wr: 16, max_recv_wr: 17, max_send_sge: 2, max_recv_sge: 3, max_inline_data: 64 },
+        user_handle: ctx.next_user_handle(),
+    };
+    let mut qp = ctx.create_qp(&request, &[], &mut [0; 32]).unwrap().handle;
+    for attr in [to_init(), to_rtr(), to_rts()] {
+        ctx.modify_qp(&qp, &attr).unwrap();
+    }
+    assert_eq!(ctx.query_qp(&qp).unwrap().qp_state, QpState::RTS);
+    SendDoorbell::new(ctx.cdev(), &qp).ring().unwrap();
+    qp.destroy().unwrap();
+    cq.destroy().unwrap();
+    mr.destroy().unwrap();
+    pd.destroy().unwrap();
+    drop((qp, cq, mr, pd));
+    ctx
+}
+
+/// The commands that have only an ioctl method.
+pub fn walk_native_only(ctx: &Arc<Ucontext>) {
+    assert_eq!(ctx.gid_table().unwrap().len(), 2);
+    assert_eq!(ctx.query_gid(PortNum::ONE, 3).unwrap().unwrap().index, 3);
+    assert_eq!(ctx.query_gid(PortNum::ONE, 4).unwrap(), None);
+    assert_eq!(ctx.info_handles(ObjectKind::Qp).unwrap(), vec![]);
+}
+
+fn to_init() -> ModifyQp {
+    ModifyQp {
+        attr_mask: mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
+        qp_state: QpState::INIT,
+        port_num: 1,
+        qp_access_flags: 0xe,
+        ..Default::default()
+    }
+}
+
+fn to_rtr() -> ModifyQp {
+    ModifyQp {
+        attr_mask: mask::STATE
+            | mask::AV
+            | mask::PATH_MTU
+            | mask::DEST_QPN
+            | mask::RQ_PSN
+            | mask::MAX_DEST_RD_ATOMIC
+            | mask::MIN_RNR_TIMER,
+        qp_state: QpState::RTR,
+        path_mtu: Mtu::B1024.raw(),
+        dest_qp_num: 0x11,
+        rq_psn: 0x12_3456,
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: 12,
+        dest: AddressVector {
+            dgid: Gid::from(std::net::IpAddr::from([10, 9, 9, 1])),
+            flow_label: 0xf_edcb,
+            sgid_index: 1,
+            hop_limit: 64,
+            traffic_class: 0x20,
+            is_global: true,
+            port_num: 1,
+            ..Default::default()
+        },
+        ..Default::default()
+    }
+}
+
+fn to_rts() -> ModifyQp {
+    ModifyQp {
+        attr_mask: mask::STATE
+            | mask::TIMEOUT
+            | mask::RETRY_CNT
+            | mask::RNR_RETRY
+            | mask::SQ_PSN
+            | mask::MAX_QP_RD_ATOMIC,
+        qp_state: QpState::RTS,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 6,
+        sq_psn: 0x65_4321,
+        max_rd_atomic: 3,
+        ..Default::default()
+    }
+}

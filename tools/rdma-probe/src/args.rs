@@ -1,0 +1,267 @@
+//! The command line.
+
+use crate::failure::EXIT_CODES;
+use clap::{ArgAction, Args, Parser, Subcommand};
+use ironverbs::{Gid, GidWant, Mtu, PortNum};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Longest deadline that can be asked for: a day.
+const MOST_SECONDS: f64 = 86_400.0;
+
+/// Looks at RDMA devices and pings through them.
+#[derive(Debug, Parser)]
+#[command(version, about, after_help = EXIT_CODES, disable_help_subcommand = true, infer_subcommands = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// What all commands take.
+    #[command(flatten)]
+    pub global: Global,
+}
+
+/// What all commands take.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Print JSON instead of text; with =FILE, write JSON there and still print text
+    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+    /// Write every kernel command, decoded, to FILE, or to standard error for -
+    #[arg(long, global = true, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List every RDMA device, and why an unusable one is unusable
+    #[command(after_help = EXIT_CODES)]
+    List,
+    /// Show all that is known of a device, or of every device
+    #[command(after_help = EXIT_CODES)]
+    Info(Device),
+    /// Show the GID tables, mark the GID that `ping` would use, and say why
+    #[command(after_help = EXIT_CODES)]
+    Gids(Gids),
+    /// Send messages to and fro through a device; speaks with ibv_rc_pingpong, too
+    #[command(after_help = PING_NOTES)]
+    Ping(Ping),
+    /// Print the JSON schema of what --json prints
+    #[command(after_help = EXIT_CODES)]
+    Schema,
+}
+
+/// Which device.
+#[derive(Clone, Debug, Args)]
+pub struct Device {
+    /// The device's name, as rxe0, or its kernel index, as 0; without it, every device
+    #[arg(value_name = "DEV")]
+    pub device: Option<String>,
+}
+
+/// Which GID tables, and for whom the choice is made.
+#[derive(Clone, Debug, Args)]
+pub struct Gids {
+    /// The device.
+    #[command(flatten)]
+    pub device: Device,
+    /// Choose for a peer with this GID or IP address
+    #[arg(long, value_name = "ADDR")]
+    pub peer: Option<IpAddr>,
+}
+
+impl Gids {
+    /// What is known of the peer.
+    pub fn want(&self) -> Option<GidWant> {
+        self.peer.map(|ip| GidWant::Peer(Gid::from(ip)))
+    }
+}
+
+const PING_NOTES: &str = concat!(
+    "Without HOST, ping is the server and waits for a client; with HOST, it is the client. Either end may be\n",
+    "ibv_rc_pingpong. Nothing is negotiated: both ends need the same --size, --iters, --mtu and --sl.\n\n",
+    "With --check, every byte of every message is verified, in both roles and with either kind of peer.\n\n",
+    "Exit codes: 0 success, 2 usage, 3 no device, 4 not permitted, 5 peer, 6 data mismatch, 7 device, 8 output,\n",
+    "130 interrupted; see rdma-probe --help.",
+);
+
+/// How to ping.
+#[derive(Clone, Debug, Args)]
+pub struct Ping {
+    /// The server's name or address; without it, be the server
+    #[arg(value_name = "HOST", conflicts_with = "loopback")]
+    pub host: Option<String>,
+    /// Be both ends, in this process, on one device
+    #[arg(long)]
+    pub loopback: bool,
+    /// Device, by name or kernel index [default: the first usable one with an active port]
+    #[arg(short, long, value_name = "DEV", visible_alias = "ib-dev")]
+    pub device: Option<String>,
+    /// TCP port of the server
+    #[arg(short, long, default_value_t = 18515, value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+    /// Port of the device
+    #[arg(short, long, value_name = "PORT", default_value = "1", value_parser = port_num)]
+    pub ib_port: PortNum,
+    /// Index into the port's GID table [default: chosen, and the reason shown]
+    #[arg(short, long, value_name = "INDEX", visible_alias = "gid-idx")]
+    pub gid_index: Option<u8>,
+    /// Bytes of a message; k, M and G stand for powers of 1024
+    #[arg(short, long, value_name = "BYTES", default_value = "4096", value_parser = size)]
+    pub size: u32,
+    /// Messages each way
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub iters: u64,
+    /// Receives kept posted
+    #[arg(short, long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rx_depth: u32,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096 [default: 1024, or less where the port has less; with --loopback the port's own]
+    #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
+    pub mtu: Option<Mtu>,
+    /// Service level
+    #[arg(short = 'l', long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=15))]
+    pub sl: u8,
+    /// Sleep until a completion comes, instead of polling
+    #[arg(short, long, action = ArgAction::SetTrue)]
+    pub events: bool,
+    /// Verify every byte of every message
+    #[arg(short, long, visible_alias = "chk", action = ArgAction::SetTrue)]
+    pub check: bool,
+    /// Give up when the peer has been silent for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub timeout: Duration,
+    /// Give up when no connection has come about in so many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub connect_timeout: Duration,
+    /// Address on which the server listens [default: all]
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["host", "loopback"])]
+    pub bind: Option<IpAddr>,
+}
+
+fn port_num(text: &str) -> Result<PortNum, String> {
+    let number: u8 = text.parse().map_err(|_| "ports are numbered from 1 to 255".to_owned())?;
+    PortNum::new(number).map_err(|e| e.to_string())
+}
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    text.parse().ok().and_then(Mtu::from_bytes).ok_or_else(|| "one of 256, 512, 1024, 2048, 4096".to_owned())
+}
+
+/// Longest message of any queue pair (IB spec 9.7.7: 2^31 bytes). A device may take less.
+const MOST_BYTES: u64 = 1 << 31;
+
+fn size(text: &str) -> Result<u32, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| "a number of bytes, as 64, 4k or 1M".to_owned())?;
+    match number.checked_mul(1 << shift) {
+        Some(bytes @ 1..=MOST_BYTES) => Ok(bytes as u32),
+        _ => Err(format!("a message has 1 to {MOST_BYTES} bytes")),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(s) if s > 0.0 && s <= MOST_SECONDS => Ok(Duration::from_secs_f64(s)),
+        _ => Err(format!("a number of seconds, more than 0 and at most {MOST_SECONDS}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    fn ping(line: &str) -> Ping {
+        match parse(line).unwrap().command {
+            Command::Ping(ping) => ping,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_those_of_ibv_rc_pingpong() {
+        let p = ping("rdma-probe ping");
+        assert_eq!((p.port, p.size, p.iters, p.rx_depth, p.sl), (18515, 4096, 1000, 500, 0));
+        assert_eq!((p.ib_port, p.events, p.check, p.host), (PortNum::ONE, false, false, None));
+    }
+
+    #[test]
+    fn options_of_ibv_rc_pingpong_are_understood() {
+        let short = ping("rdma-probe ping -d rxe0 -p 99 -i 2 -g 1 -s 64 -n 7 -r 3 -m 2048 -l 4 -e -c host");
+        let long = ping(
+            "rdma-probe ping --ib-dev=rxe0 --port=99 --ib-port=2 --gid-idx=1 --size=64 --iters=7 --rx-depth=3 --mtu=2048 \
+             --sl=4 --events --chk host",
+        );
+        assert_eq!(format!("{short:?}"), format!("{long:?}"));
+        assert_eq!((short.gid_index, short.mtu), (Some(1), Some(Mtu::B2048)));
+        assert_eq!(short.host.as_deref(), Some("host"));
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("1", 1), ("64", 64), ("4k", 4096), ("1M", 1 << 20), ("2G", 1 << 31)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["0", "", "k", "-1", "0x40", "2147483649", "3G", "18446744073709551615G", "ü"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn deadlines_are_finite_and_positive() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "-1", "nan", "inf", "1e9", "x"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_usage_errors() {
+        for line in [
+            "rdma-probe",
+            "rdma-probe frobnicate",
+            "rdma-probe ping -i 0",
+            "rdma-probe ping -m 1500",
+            "rdma-probe ping -n 0",
+            "rdma-probe ping -r 0",
+            "rdma-probe ping -l 16",
+            "rdma-probe ping -g 256",
+            "rdma-probe ping -p 0",
+            "rdma-probe ping host --loopback",
+            "rdma-probe ping host --bind 0.0.0.0",
+            "rdma-probe list extra",
+        ] {
+            let e = parse(line).unwrap_err();
+            assert_eq!(e.exit_code(), 2, "{line}: {e}");
+        }
+        assert_eq!(parse("rdma-probe --help").unwrap_err().kind(), ErrorKind::DisplayHelp);
+    }
+
+    #[test]
+    fn json_goes_to_standard_output_or_a_file() {
+        let json = |line| parse(line).unwrap().global.json;
+        assert_eq!(json("rdma-probe list"), None);
+        assert_eq!(json("rdma-probe list --json"), Some("-".into()));
+        assert_eq!(json("rdma-probe --json list"), Some("-".into()));
+        assert_eq!(json("rdma-probe info --json=out.json rxe0"), Some("out.json".into()));
+        // The value needs the equals sign, so a device's name is never taken for a file.
+        assert_eq!(json("rdma-probe info --json rxe0"), Some("-".into()));
+    }
+}

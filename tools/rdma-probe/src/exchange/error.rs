@@ -1,0 +1,130 @@
+//! How a conversation fails.
+
+use crate::failure::{Failure, Kind};
+use crate::wire::RecordError;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A conversation that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// The host name has no address.
+    #[error("cannot resolve {host}: {source}")]
+    Resolve {
+        /// As given.
+        host: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// No address accepted a connection. The last one's error is told.
+    #[error("cannot connect to {peer}: {source}")]
+    Connect {
+        /// The address tried last.
+        peer: SocketAddr,
+        /// Its error.
+        source: io::Error,
+    },
+    /// The port cannot be listened on.
+    #[error("cannot listen on {local}: {source}")]
+    Listen {
+        /// The local address.
+        local: SocketAddr,
+        /// The error.
+        source: io::Error,
+    },
+    /// No client came.
+    #[error("no client connected to {local} within {waited:?}")]
+    NobodyCame {
+        /// The local address.
+        local: SocketAddr,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The peer is connected, but sends nothing, or stopped in the middle.
+    #[error("{peer} sent {got} of the {need} bytes of {what} and then nothing for {waited:?}")]
+    Silent {
+        /// The peer.
+        peer: SocketAddr,
+        /// What was due.
+        what: &'static str,
+        /// Bytes that came.
+        got: usize,
+        /// Bytes that were due.
+        need: usize,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The peer closed the connection too early.
+    #[error("{peer} closed the connection after {got} of the {need} bytes of {what}")]
+    Closed {
+        /// The peer.
+        peer: SocketAddr,
+        /// What was due.
+        what: &'static str,
+        /// Bytes that came.
+        got: usize,
+        /// Bytes that were due.
+        need: usize,
+    },
+    /// The peer sent something that is no record.
+    #[error("{peer} speaks another protocol: it sent {excerpt}: {source}")]
+    Garbage {
+        /// The peer.
+        peer: SocketAddr,
+        /// The beginning of what it sent.
+        excerpt: String,
+        /// What is wrong with it.
+        source: RecordError,
+    },
+    /// The client's last word is another one.
+    #[error("{peer} sent {excerpt} instead of \"done\\0\"")]
+    NotDone {
+        /// The peer.
+        peer: SocketAddr,
+        /// What it sent.
+        excerpt: String,
+    },
+    /// The connection broke.
+    #[error("the connection to {peer} broke: {source}")]
+    Broken {
+        /// The peer.
+        peer: SocketAddr,
+        /// The error.
+        source: io::Error,
+    },
+    /// The process was asked to stop.
+    #[error("stopped by a signal")]
+    Stopped,
+    /// The system refused to wait for a socket, or to tell of one.
+    #[error("cannot use a socket: {0}")]
+    Wait(io::Error),
+}
+
+impl From<ExchangeError> for Failure {
+    fn from(e: ExchangeError) -> Self {
+        use ExchangeError as E;
+        let (kind, hint) = match &e {
+            E::Stopped => return Failure::interrupted(),
+            E::Connect { source, .. } if source.kind() == ErrorKind::ConnectionRefused => {
+                (Kind::Peer, Some("is the server running there, on that port?"))
+            }
+            E::Listen { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+                (Kind::NotPermitted, Some("ports below 1024 are for root: choose another with --port"))
+            }
+            E::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
+                (Kind::Peer, Some("another program has the port: choose another with --port"))
+            }
+            E::NobodyCame { .. } => (Kind::Peer, Some("start the client, or wait longer with --connect-timeout")),
+            E::Garbage { .. } | E::NotDone { .. } => {
+                (Kind::Peer, Some("the peer must be `rdma-probe ping` or ibv_rc_pingpong"))
+            }
+            _ => (Kind::Peer, None),
+        };
+        let failure = Failure::new(kind, e.to_string());
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+use super::*;
+use ironverbs::{Gid, Lid, Psn, Qpn};
+use std::thread;
+use std::time::Instant;
+
+const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+fn limits(ms: u64) -> Limits {
+    Limits { connect: Duration::from_millis(ms), silence: Duration::from_millis(ms) }
+}
+
+fn address(n: u32) -> Address {
+    Address { lid: Lid(n as u16), qpn: Qpn::new(n).unwrap(), psn: Psn::new(n * 2).unwrap(), gid: Gid([n as u8; 16]) }
+}
+
+/// Runs our client against a server made of `serve`.
+fn client_against(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
+    let listener = TcpListener::bind((LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = thread::spawn(move || serve(listener.accept().unwrap().0));
+    let stop = Stop::never().unwrap();
+    let answer = Conversation::connect("127.0.0.1", port, limits(200), &stop)?.client(&address(7));
+    server.join().unwrap();
+    answer
+}
+
+/// Runs our server against a client made of `talk`.
+fn server_against(talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
+    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let local = listener.local();
+    let client = thread::spawn(move || talk(TcpStream::connect(local).unwrap()));
+    let stop = Stop::never().unwrap();
+    let mut conversation = listener.accept(limits(200), &stop)?;
+    let answer = conversation.server_receive().and_then(|a| conversation.server_answer(&address(9)).map(|()| a));
+    client.join().unwrap();
+    answer
+}
+
+/// One unlooped read, as the C tools do it.
+fn read_once(stream: &mut TcpStream, need: usize) -> Vec<u8> {
+    let mut buf = [0; 256];
+    let n = stream.read(&mut buf).unwrap();
+    assert_eq!(n, need, "a C peer would give up");
+    buf[..n].to_vec()
+}
+
+/// Keeps the connection open until the other side has seen enough.
+fn until_closed(mut stream: TcpStream) {
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn client_follows_the_c_server() {
+    let remote = client_against(|mut s| {
+        assert_eq!(read_once(&mut s, RECORD_LEN), address(7).encode());
+        s.write_all(&address(9).encode()).unwrap();
+        assert_eq!(read_once(&mut s, 5), DONE);
+    });
+    assert_eq!(remote.unwrap(), address(9));
+}
+
+#[test]
+fn server_follows_the_c_client() {
+    let remote = server_against(|mut s| {
+        s.write_all(&address(7).encode()).unwrap();
+        assert_eq!(read_once(&mut s, RECORD_LEN), address(9).encode());
+        s.write_all(DONE).unwrap();
+    });
+    assert_eq!(remote.unwrap(), address(7));
+}
+
+#[test]
+fn a_record_may_come_in_pieces() {
+    let remote = server_against(|mut s| {
+        for piece in address(7).encode().chunks(5) {
+            s.write_all(piece).unwrap();
+            thread::sleep(Duration::from_millis(2));
+        }
+        read_once(&mut s, RECORD_LEN);
+        s.write_all(b"do").unwrap();
+        thread::sleep(Duration::from_millis(2));
+        s.write_all(b"ne\0").unwrap();
+    });
+    assert_eq!(remote.unwrap(), address(7));
+}
+
+#[test]
+fn garbage_is_told_before_52_bytes_of_it_came() {
+    let begin = Instant::now();
+    let error = server_against(|mut s| {
+        s.write_all(b"6.06\0\0\0\0\0\0\0\0\0\0\0\0").unwrap();
+        until_closed(s);
+    });
+    assert!(matches!(error, Err(ExchangeError::Garbage { source: RecordError::Digit { at: 1, .. }, .. })), "{error:?}");
+    assert!(begin.elapsed() < Duration::from_millis(150));
+}
+
+#[test]
+fn silence_ends_at_the_deadline() {
+    let error = server_against(until_closed);
+    assert!(matches!(error, Err(ExchangeError::Silent { got: 0, need: 52, .. })), "{error:?}");
+    let error = server_against(|mut s| {
+        s.write_all(b"beef:00").unwrap();
+        until_closed(s);
+    });
+    assert!(matches!(error, Err(ExchangeError::Silent { got: 7, need: 52, .. })), "{error:?}");
+    let error = client_against(until_closed);
+    assert!(matches!(error, Err(ExchangeError::Silent { got: 0, need: 52, .. })), "{error:?}");
+}
+
+#[test]
+fn dribbling_does_not_move_the_deadline() {
+    let begin = Instant::now();
+    let error = server_against(|mut s| {
+        for _ in 0..RECORD_LEN {
+            if s.write_all(b"0").is_err() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(60));
+        }
+    });
+    assert!(matches!(error, Err(ExchangeError::Silent { .. })), "{error:?}");
+    assert!(begin.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn an_early_close_is_told_at_every_step() {
+    let error = server_against(drop);
+    assert!(matches!(error, Err(ExchangeError::Closed { got: 0, need: 52, .. })), "{error:?}");
+    let error = server_against(|mut s| s.write_all(b"beef:00").unwrap());
+    assert!(matches!(error, Err(ExchangeError::Closed { got: 7, need: 52, .. })), "{error:?}");
+    let error = server_against(|mut s| {
+        s.write_all(&address(7).encode()).unwrap();
+        read_once(&mut s, RECORD_LEN);
+        s.write_all(b"don").unwrap();
+    });
+    assert!(matches!(error, Err(ExchangeError::Closed { got: 3, need: 5, .. })), "{error:?}");
+    let error = client_against(|mut s| {
+        read_once(&mut s, RECORD_LEN);
+    });
+    assert!(matches!(error, Err(ExchangeError::Closed { got: 0, need: 52, .. })), "{error:?}");
+}
+
+#[test]
+fn another_last_word_is_refused() {
+    let error = server_against(|mut s| {
+        s.write_all(&address(7).encode()).unwrap();
+        read_once(&mut s, RECORD_LEN);
+        s.write_all(b"DONE\0").unwrap();
+        until_closed(s);
+    });
+    assert!(matches!(error, Err(ExchangeError::NotDone { .. })), "{error:?}");
+}
+
+#[test]
+fn nobody_comes() {
+    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let stop = Stop::never().unwrap();
+    assert!(matches!(listener.accept(limits(20), &stop), Err(ExchangeError::NobodyCame { .. })));
+}
+
+#[test]
+fn a_taken_port_is_told() {
+    let taken = TcpListener::bind((LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    match Listener::bind(Some(LOCALHOST), port) {
+        Err(ExchangeError::Listen { source, .. }) => assert_eq!(source.kind(), ErrorKind::AddrInUse),
+        other => panic!("{:?}", other.err()),
+    }
+}
+
+#[test]
+fn a_refused_connection_is_tried_again_for_a_moment() {
+    // A port that was just free.
+    let port = TcpListener::bind((LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let late = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(120));
+        let stop = Stop::never().unwrap();
+        let mut c = Listener::bind(Some(LOCALHOST), port).unwrap().accept(limits(2000), &stop).unwrap();
+        c.server_receive().unwrap();
+        c.server_answer(&address(9)).unwrap();
+    });
+    let stop = Stop::never().unwrap();
+    let client = Conversation::connect("127.0.0.1", port, limits(2000), &stop).unwrap();
+    assert_eq!(client.client(&address(7)).unwrap(), address(9));
+    late.join().unwrap();
+
+    match Conversation::connect("127.0.0.1", port, limits(100), &stop) {
+        Err(ExchangeError::Connect { source, .. }) => assert_eq!(source.kind(), ErrorKind::ConnectionRefused),
+        other => panic!("{:?}", other.err()),
+    };
+}
+
+#[test]
+fn an_unknown_host_is_told() {
+    let stop = Stop::never().unwrap();
+    let error = Conversation::connect("no such host.invalid", 1, limits(5000), &stop).err();
+    assert!(matches!(error, Some(ExchangeError::Resolve { .. })), "{error:?}");
+}

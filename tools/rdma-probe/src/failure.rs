@@ -1,0 +1,227 @@
+//! Why a command did not succeed: one line for people, one exit code for programs.
+
+use ironverbs::{Errno, Error, PollError, PostError, Unusable, Verb, WcStatus};
+use serde::Serialize;
+use std::fmt;
+
+/// What kind of trouble it was. Each kind has an exit code of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A value on the command line is wrong, by itself or for this device.
+    Usage,
+    /// There is no such device, or none that can be used.
+    NoDevice,
+    /// The device, or the TCP port, is there, but not for this user.
+    NotPermitted,
+    /// The peer or the way to it: unreachable, silent, gone, or speaking another protocol.
+    Peer,
+    /// A message arrived whose bytes are not those that were sent.
+    Data,
+    /// The local device or its driver refused or failed.
+    Device,
+    /// The result could not be written.
+    Output,
+    /// Stopped by SIGINT or SIGTERM.
+    Interrupted,
+}
+
+impl Kind {
+    /// The exit code of the process.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Usage => 2,
+            Self::NoDevice => 3,
+            Self::NotPermitted => 4,
+            Self::Peer => 5,
+            Self::Data => 6,
+            Self::Device => 7,
+            Self::Output => 8,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+/// The table of exit codes, as `--help` prints it.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+    0  success
+    2  usage: a wrong option, or a value that this device or port does not allow
+    3  no such device, or none that can be used
+    4  not permitted: the device file or the TCP port is not for this user
+    5  peer: unreachable, silent past its deadline, gone, or speaking another protocol
+    6  data mismatch: the payload that arrived is not the payload that was sent
+    7  device: the local device or its driver refused or failed
+    8  output: the result could not be written
+  130  stopped by SIGINT or SIGTERM; what was measured until then is printed";
+
+/// A command that did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Its kind, hence its exit code.
+    pub kind: Kind,
+    /// What went wrong, with its causes, as one line.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure without a hint.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None }
+    }
+
+    /// The same failure, with what to do about it. Keeps an earlier hint.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint.get_or_insert(hint.into());
+        self
+    }
+
+    /// The same failure, saying first what was being done.
+    pub fn during(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    /// Stopped by a signal.
+    pub fn interrupted() -> Self {
+        Self::new(Kind::Interrupted, "stopped by a signal")
+    }
+
+    /// A work request that completed with an error.
+    pub fn completion(what: &str, status: WcStatus, vendor_err: u32) -> Self {
+        let vendor = if vendor_err == 0 { String::new() } else { format!(", vendor error {vendor_err:#x}") };
+        let failure = Self::new(completion_kind(status), format!("{what} completed with {status}{vendor}"));
+        match completion_hint(status) {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        Self::new(error_kind(&e), e.to_string())
+    }
+}
+
+impl From<PostError> for Failure {
+    fn from(e: PostError) -> Self {
+        Self::new(Kind::Device, e.to_string())
+    }
+}
+
+impl From<PollError> for Failure {
+    fn from(e: PollError) -> Self {
+        Self::new(Kind::Device, e.to_string())
+    }
+}
+
+impl From<&Unusable> for Failure {
+    fn from(why: &Unusable) -> Self {
+        let kind = match why {
+            Unusable::NoPermission(_) | Unusable::Forbidden(_) => Kind::NotPermitted,
+            _ => Kind::NoDevice,
+        };
+        Self::new(kind, why.to_string())
+    }
+}
+
+fn error_kind(e: &Error) -> Kind {
+    match e {
+        Error::NoDevice { .. } => Kind::NoDevice,
+        Error::Invalid { .. } => Kind::Usage,
+        Error::Timeout { .. } => Kind::Peer,
+        Error::Kernel { errno: Errno::EACCES | Errno::EPERM, .. } => Kind::NotPermitted,
+        Error::Kernel { verb: Verb::OpenDevice, errno: Errno::ENOENT | Errno::ENXIO | Errno::ENODEV, .. } => {
+            Kind::NoDevice
+        }
+        // The kernel looks for the peer's link address while it moves the queue pair towards the peer.
+        Error::Kernel {
+            verb: Verb::ModifyQp,
+            errno: Errno::ETIMEDOUT | Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EHOSTDOWN | Errno::ENETDOWN,
+            ..
+        } => Kind::Peer,
+        _ => Kind::Device,
+    }
+}
+
+fn completion_kind(status: WcStatus) -> Kind {
+    match status {
+        WcStatus::RETRY_EXC_ERR
+        | WcStatus::RNR_RETRY_EXC_ERR
+        | WcStatus::REM_INV_REQ_ERR
+        | WcStatus::REM_ACCESS_ERR
+        | WcStatus::REM_OP_ERR
+        | WcStatus::REM_ABORT_ERR
+        | WcStatus::RESP_TIMEOUT_ERR
+        | WcStatus::BAD_RESP_ERR
+        | WcStatus::LOC_LEN_ERR => Kind::Peer,
+        _ => Kind::Device,
+    }
+}
+
+fn completion_hint(status: WcStatus) -> Option<&'static str> {
+    Some(match status {
+        WcStatus::RETRY_EXC_ERR => {
+            "did the peer end, is UDP port 4791 open both ways, and do both ends use the same --mtu and matching GIDs?"
+        }
+        WcStatus::RNR_RETRY_EXC_ERR => "the peer posts no receives: is it still running?",
+        WcStatus::LOC_LEN_ERR | WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => {
+            "do both ends use the same --size and --mtu?"
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Kind; 8] = [
+        Kind::Usage,
+        Kind::NoDevice,
+        Kind::NotPermitted,
+        Kind::Peer,
+        Kind::Data,
+        Kind::Device,
+        Kind::Output,
+        Kind::Interrupted,
+    ];
+
+    #[test]
+    fn every_kind_has_its_own_documented_exit_code() {
+        let mut codes: Vec<u8> = ALL.iter().map(|k| k.exit_code()).collect();
+        codes.sort();
+        codes.dedup();
+        assert_eq!(codes.len(), ALL.len());
+        for code in codes {
+            assert!(EXIT_CODES.lines().any(|l| l.trim_start().starts_with(&format!("{code}  "))), "{code}");
+        }
+    }
+
+    #[test]
+    fn the_peer_is_blamed_for_what_only_it_can_cause() {
+        assert_eq!(Failure::completion("a SEND", WcStatus::RETRY_EXC_ERR, 0).kind, Kind::Peer);
+        assert_eq!(Failure::completion("a SEND", WcStatus::LOC_PROT_ERR, 0).kind, Kind::Device);
+        assert_eq!(Failure::completion("a SEND", WcStatus(0x77), 0).kind, Kind::Device);
+    }
+
+    #[test]
+    fn a_failure_is_one_line() {
+        let f = Failure::new(Kind::Peer, "nobody came").hint("start the client").during("waiting");
+        assert_eq!(f.to_string(), "waiting: nobody came (start the client)");
+    }
+}

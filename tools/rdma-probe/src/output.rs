@@ -1,0 +1,172 @@
+//! Where results go: text to standard output, JSON there or to a file, errors to standard error.
+
+use crate::failure::{Failure, Kind};
+use serde::Serialize;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// Version of the JSON layout. A field may be added without a new version; none changes or goes away.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The JSON schema of everything that `--json` prints.
+pub const SCHEMA: &str = include_str!("../schema/rdma-probe.schema.json");
+
+/// One command's outcome, as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Document<R> {
+    /// Version of this layout.
+    pub schema_version: u32,
+    /// Version of rdma-probe.
+    pub version: &'static str,
+    /// The exit code of the process.
+    pub exit_code: u8,
+    /// Why the command did not succeed, if it did not.
+    pub error: Option<ErrorInfo>,
+    /// The result, as far as there is one: a ping that failed or was interrupted tells what it measured until then.
+    pub result: Option<R>,
+}
+
+/// Why a command did not succeed.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ErrorInfo {
+    /// The kind of trouble.
+    pub kind: Kind,
+    /// What went wrong, for people.
+    pub message: String,
+    /// What to do about it, for people.
+    pub hint: Option<String>,
+}
+
+/// Where a command's result goes.
+pub struct Output {
+    text: bool,
+    json: Option<Sink>,
+    /// Standard output was closed by its reader; the rest of the text goes nowhere.
+    closed: bool,
+}
+
+enum Sink {
+    Stdout,
+    File(File, PathBuf),
+}
+
+impl Output {
+    /// Opens the file at once, so that a measurement is not made in vain. `-` is standard output.
+    pub fn open(json: Option<&Path>) -> Result<Self, Failure> {
+        let json = match json {
+            None => None,
+            Some(path) if path == Path::new("-") => Some(Sink::Stdout),
+            Some(path) => {
+                let file = File::create(path).map_err(|e| cannot_write(path.display(), &e))?;
+                Some(Sink::File(file, path.to_owned()))
+            }
+        };
+        Ok(Self { text: !matches!(json, Some(Sink::Stdout)), json, closed: false })
+    }
+
+    /// Prints text, complete lines, at once. Nothing happens if JSON takes its place.
+    pub fn text(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
+        if !self.text || self.closed {
+            return Ok(());
+        }
+        self.stdout(text.to_string().as_bytes())
+    }
+
+    /// Writes the outcome as JSON, if it was asked for. To be called once, at the end.
+    pub fn json<R: Serialize>(&mut self, result: Option<R>, failure: Option<&Failure>) -> Result<(), Failure> {
+        let Some(sink) = self.json.take() else { return Ok(()) };
+        let document = Document {
+            schema_version: SCHEMA_VERSION,
+            version: env!("CARGO_PKG_VERSION"),
+            exit_code: failure.map_or(0, |f| f.kind.exit_code()),
+            error: failure.map(|f| ErrorInfo { kind: f.kind, message: f.message.clone(), hint: f.hint.clone() }),
+            result,
+        };
+        let mut bytes = serde_json::to_vec_pretty(&document)
+            .map_err(|e| Failure::new(Kind::Output, format!("cannot make JSON: {e}")))?;
+        bytes.push(b'\n');
+        match sink {
+            Sink::Stdout => self.stdout(&bytes),
+            Sink::File(mut file, path) => write_file(&mut file, &bytes).map_err(|e| cannot_write(path.display(), &e)),
+        }
+    }
+
+    fn stdout(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+            // `rdma-probe ... | head` has seen enough; that is no failure.
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(())
+            }
+            other => other.map_err(|e| cannot_write("standard output", &e)),
+        }
+    }
+}
+
+/// Writes all or nothing: half a document would be taken for a whole one by nobody, but it would lie there.
+fn write_file(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    let written = file.write_all(bytes).and_then(|()| match file.sync_all() {
+        // Pipes and devices cannot be synchronised.
+        Err(e) if e.kind() == ErrorKind::InvalidInput => Ok(()),
+        other => other,
+    });
+    if written.is_err() {
+        // The first error is the one to tell.
+        let _ = file.set_len(0);
+    }
+    written
+}
+
+/// Something could not be written.
+pub fn cannot_write(what: impl fmt::Display, e: &io::Error) -> Failure {
+    let failure = Failure::new(Kind::Output, format!("cannot write {what}: {e}"));
+    match e.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => failure.hint("make room, or write somewhere else"),
+        _ => failure,
+    }
+}
+
+/// Prints a failure, as one line, to standard error. That it cannot be printed is nobody's business.
+pub fn complain(failure: &Failure) {
+    let _ = writeln!(io::stderr().lock(), "rdma-probe: {failure}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told() {
+        let mut output = Output::open(Some(Path::new("/dev/full"))).unwrap();
+        let failure = output.json(Some(1), None).unwrap_err();
+        assert_eq!(failure.kind, Kind::Output);
+        assert!(failure.message.contains("/dev/full") && failure.message.contains("No space left"), "{failure}");
+        assert!(failure.hint.is_some());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_is_told_at_once() {
+        let failure = Output::open(Some(Path::new("/no/such/directory/x.json"))).err().unwrap();
+        assert_eq!(failure.kind, Kind::Output);
+    }
+
+    #[test]
+    fn the_document_says_how_it_went() {
+        let path = std::env::temp_dir().join(format!("rdma-probe-test-{}.json", std::process::id()));
+        let mut output = Output::open(Some(&path)).unwrap();
+        let failure = Failure::new(Kind::Peer, "gone").hint("look there");
+        output.json(Some("partial"), Some(&failure)).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["exit_code"], 5);
+        assert_eq!(json["error"]["kind"], "peer");
+        assert_eq!(json["error"]["hint"], "look there");
+        assert_eq!(json["result"], "partial");
+    }
+}

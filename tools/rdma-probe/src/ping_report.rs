@@ -1,0 +1,210 @@
+//! What a ping found out, for people and for programs.
+
+use crate::buffers::CheckOutcome;
+use crate::payload::Peer;
+use crate::stats::{LatencySummary, Rate};
+use crate::wire::Address;
+use serde::Serialize;
+use std::fmt;
+use std::net::Ipv6Addr;
+
+/// Result of `rdma-probe ping`.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PingReport {
+    /// Which end this was.
+    pub role: PingRole,
+    /// The device's name.
+    pub device: String,
+    /// The kernel's index of the device.
+    pub device_index: Option<u32>,
+    /// The device's port.
+    pub port: u8,
+    /// Index of the local GID; none on an InfiniBand port without one.
+    pub gid_index: Option<u8>,
+    /// Why that GID, if it was chosen and not given.
+    pub gid_reason: Option<String>,
+    /// Path MTU in bytes.
+    pub mtu_bytes: u32,
+    /// Service level.
+    pub service_level: u8,
+    /// Bytes of a message.
+    pub size_bytes: u32,
+    /// Messages each way that were asked for.
+    pub iterations: u64,
+    /// Receives kept posted.
+    pub rx_depth: u32,
+    /// Whether completions were slept for, and not polled for.
+    pub events: bool,
+    /// The peer's TCP address; none in a loopback.
+    pub peer_tcp: Option<String>,
+    /// Where this end is. In a loopback, the client's end.
+    pub local: PingAddress,
+    /// Where the peer is, once that is known.
+    pub remote: Option<PingAddress>,
+    /// Messages each way that were completed.
+    pub completed_iterations: u64,
+    /// How fast messages went to and fro; none if no iteration was completed.
+    pub rate: Option<Rate>,
+    /// How long iterations took: from one message's arrival to the next one's. In a loopback, as the client's end saw it.
+    pub latency: Option<LatencySummary>,
+    /// How the payload checks went; none without --check.
+    pub check: Option<CheckReport>,
+}
+
+/// Which end a ping was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum PingRole {
+    /// Connects and sends first.
+    Client,
+    /// Waits for a client and answers.
+    Server,
+    /// Both in one process.
+    Loopback,
+}
+
+/// Where an end is.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PingAddress {
+    /// Local identifier of the port; 0 on Ethernet.
+    pub lid: u16,
+    /// Queue pair number.
+    pub qpn: u32,
+    /// First packet sequence number.
+    pub psn: u32,
+    /// Global identifier, as an IPv6 address.
+    pub gid: String,
+}
+
+/// How the payload checks went.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CheckReport {
+    /// What the peer does: `echoes` is ibv_rc_pingpong, or rdma-probe without --check; `makes` is rdma-probe with --check.
+    pub peer: Peer,
+    /// Messages in which every byte was right. In a loopback, of both ends.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl CheckReport {
+    /// From how the checks of one or both ends went.
+    pub fn of(outcomes: impl IntoIterator<Item = CheckOutcome>, size_bytes: u32) -> Option<Self> {
+        outcomes.into_iter().fold(None, |sum: Option<Self>, CheckOutcome { peer, messages }| {
+            let messages = messages + sum.map_or(0, |s| s.messages);
+            Some(Self { peer, messages, bytes: messages * u64::from(size_bytes) })
+        })
+    }
+}
+
+impl From<&Address> for PingAddress {
+    fn from(a: &Address) -> Self {
+        Self { lid: a.lid.0, qpn: a.qpn.get(), psn: a.psn.get(), gid: Ipv6Addr::from(a.gid.0).to_string() }
+    }
+}
+
+impl fmt::Display for PingAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lid, qpn, psn, gid } = self;
+        write!(f, "LID {lid:#06x}, QPN {qpn:#08x}, PSN {psn:#08x}, GID {gid}")
+    }
+}
+
+/// The measurement, in the words of `ibv_rc_pingpong`, and the distribution below.
+impl fmt::Display for PingReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done = self.completed_iterations;
+        let Some(rate) = self.rate else { return writeln!(f, "0 of {} iters", self.iterations) };
+        let Rate { bytes, seconds, mbit_per_second, mbyte_per_second, usec_per_iteration } = rate;
+        writeln!(
+            f,
+            "{bytes} bytes in {seconds:.2} seconds = {mbit_per_second:.2} Mbit/sec ({mbyte_per_second:.2} MB/sec)"
+        )?;
+        writeln!(f, "{done} iters in {seconds:.2} seconds = {usec_per_iteration:.2} usec/iter")?;
+        if done < self.iterations {
+            writeln!(f, "stopped before the other {} iters", self.iterations - done)?;
+        }
+        if let Some(l) = self.latency {
+            let usec = |ns: u64| ns as f64 / 1000.0;
+            writeln!(
+                f,
+                "usec/iter: min {:.2}, median {:.2}, p99 {:.2}, max {:.2} ({} samples)",
+                usec(l.min_ns),
+                usec(l.median_ns),
+                usec(l.p99_ns),
+                usec(l.max_ns),
+                l.samples
+            )?;
+        }
+        if let Some(c) = self.check {
+            writeln!(f, "{} messages, {} bytes, arrived as they were sent", c.messages, c.bytes)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ironverbs::{Gid, Lid, Psn, Qpn};
+    use std::time::Duration;
+
+    #[test]
+    fn addresses_look_as_in_ibv_rc_pingpong() {
+        let gid = Gid::from("10.9.9.1".parse::<std::net::IpAddr>().unwrap());
+        let a = Address { lid: Lid(1), qpn: Qpn::new(0x11).unwrap(), psn: Psn::new(0xabcdef).unwrap(), gid };
+        let text = PingAddress::from(&a).to_string();
+        assert_eq!(text, "LID 0x0001, QPN 0x000011, PSN 0xabcdef, GID ::ffff:10.9.9.1");
+    }
+
+    #[test]
+    fn the_measurement_in_text() {
+        let address = PingAddress { lid: 0, qpn: 1, psn: 2, gid: "::1".into() };
+        let latency =
+            LatencySummary { samples: 500, min_ns: 400_000, median_ns: 450_000, p99_ns: 700_000, max_ns: 1_234_567 };
+        let mut report = PingReport {
+            role: PingRole::Client,
+            device: "rxe0".into(),
+            device_index: Some(0),
+            port: 1,
+            gid_index: Some(1),
+            gid_reason: None,
+            mtu_bytes: 1024,
+            service_level: 0,
+            size_bytes: 4096,
+            iterations: 1000,
+            rx_depth: 500,
+            events: false,
+            peer_tcp: None,
+            local: address,
+            remote: None,
+            completed_iterations: 500,
+            rate: Rate::of(500, 4096, Duration::from_millis(250)),
+            latency: Some(latency),
+            check: CheckReport::of([CheckOutcome { peer: Peer::Echoes, messages: 500 }], 4096),
+        };
+        let expected = "\
+4096000 bytes in 0.25 seconds = 131.07 Mbit/sec (16.38 MB/sec)
+500 iters in 0.25 seconds = 500.00 usec/iter
+stopped before the other 500 iters
+usec/iter: min 400.00, median 450.00, p99 700.00, max 1234.57 (500 samples)
+500 messages, 2048000 bytes, arrived as they were sent
+";
+        assert_eq!(report.to_string(), expected);
+        report.completed_iterations = 0;
+        report.rate = None;
+        assert_eq!(report.to_string(), "0 of 1000 iters\n");
+    }
+
+    #[test]
+    fn both_ends_of_a_loopback_are_counted() {
+        let one = CheckOutcome { peer: Peer::Makes, messages: 10 };
+        let both = CheckReport::of([one, one], 100).unwrap();
+        assert_eq!((both.messages, both.bytes), (20, 2000));
+        assert!(CheckReport::of([], 100).is_none());
+    }
+}

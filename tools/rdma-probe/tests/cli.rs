@@ -1,0 +1,92 @@
+//! What rdma-probe does on any host, with or without RDMA devices.
+
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
+
+fn probe(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-probe"));
+    command.args(args);
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    probe(args).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn help_tells_the_exit_codes() {
+    for args in [&["--help"][..], &["list", "--help"], &["ping", "--help"]] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(0));
+        let text = String::from_utf8(output.stdout).unwrap();
+        for code in ["2", "3", "4", "5", "6", "7", "8", "130"] {
+            assert!(text.contains(&format!("{code} ")), "{args:?} does not tell of {code}");
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    for args in [&["frobnicate"][..], &["ping", "--size", "0"], &["ping", "--mtu", "1500"], &["ping", "a", "b"]] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(!stderr(&output).is_empty());
+    }
+}
+
+#[test]
+fn an_unknown_device_is_3() {
+    for args in
+        [&["info", "no-such-device"][..], &["gids", "no-such-device"], &["ping", "-d", "no-such-device", "-p", "18700"]]
+    {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(3), "{args:?}: {}", stderr(&output));
+        let text = stderr(&output);
+        assert!(text.starts_with("rdma-probe: ") && text.lines().count() == 1, "{text}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_failure_is_told_in_json_too() {
+    let output = run(&["info", "no-such-device", "--json"]);
+    assert_eq!(output.status.code(), Some(3));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["exit_code"], 3);
+    assert_eq!(json["error"]["kind"], "no_device");
+    assert!(json["result"].is_null());
+}
+
+#[test]
+fn a_full_disk_is_8() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = probe(&["schema"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(8));
+    assert!(stderr(&output).contains("No space left on device"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_8_before_anything_is_measured() {
+    let output = run(&["ping", "--loopback", "--json=/no/such/directory/x"]);
+    assert_eq!(output.status.code(), Some(8));
+    assert!(stderr(&output).contains("/no/such/directory/x"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let mut child = probe(&["schema"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn the_schema_is_json() {
+    let json: serde_json::Value = serde_json::from_slice(&run(&["schema"]).stdout).unwrap();
+    assert!(json["anyOf"].as_array().is_some_and(|commands| commands.len() == 4));
+}

@@ -1,0 +1,115 @@
+//! rdma-probe and ibv_rc_pingpong, in both roles.
+
+use crate::Test;
+use crate::support::{Device, Ended, Run, fresh_port, same, until_listening};
+
+pub const TESTS: &[Test] = &[
+    ("against_c::all_sizes_as_client", |d| all_sizes(d, Role::Client, &[], &[])),
+    ("against_c::all_sizes_as_server", |d| all_sizes(d, Role::Server, &[], &[])),
+    ("against_c::all_sizes_as_client_checked", |d| all_sizes(d, Role::Client, &["-c"], &[])),
+    ("against_c::all_sizes_as_server_checked", |d| all_sizes(d, Role::Server, &["-c"], &[])),
+    ("against_c::events_here", |d| both_roles(d, &["-e", "-c"], &[])),
+    ("against_c::events_there", |d| both_roles(d, &["-c"], &["-e"])),
+    ("against_c::events_on_both_ends", |d| both_roles(d, &["-e", "-c"], &["-e"])),
+    ("against_c::both_check", |d| both_roles(d, &["-c"], &["-c"])),
+    ("against_c::only_the_c_tool_checks", |d| both_roles(d, &[], &["-c"])),
+    ("against_c::shallow_receive_queues", shallow_receive_queues),
+    ("against_c::other_path_mtus", other_path_mtus),
+    ("against_c::service_level", |d| both_roles(d, &["-c", "-l", "3"], &["-l", "3"])),
+];
+
+const SIZES: [(&str, u64); 6] = [("1", 100), ("64", 100), ("1024", 100), ("4096", 100), ("65536", 30), ("1048576", 5)];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    Client,
+    Server,
+}
+
+fn all_sizes(device: &Device, role: Role, ours: &[&str], theirs: &[&str]) {
+    for (size, iterations) in SIZES {
+        let n = iterations.to_string();
+        let common = ["-s", size, "-n", n.as_str()];
+        ping(device, role, &[&common, ours].concat(), &[&common, theirs].concat(), iterations);
+    }
+}
+
+fn both_roles(device: &Device, ours: &[&str], theirs: &[&str]) {
+    // Three pages and a bit: the C tool checks the start of every page.
+    let common = ["-s", "12345", "-n", "50"];
+    for role in [Role::Client, Role::Server] {
+        ping(device, role, &[&common, ours].concat(), &[&common, theirs].concat(), 50);
+    }
+}
+
+fn shallow_receive_queues(device: &Device) {
+    for depth in ["1", "2", "3"] {
+        both_roles(device, &["-c", "-r", depth], &["-r", depth]);
+    }
+}
+
+fn other_path_mtus(device: &Device) {
+    for mtu in ["256", "512"] {
+        both_roles(device, &["-c", "-m", mtu], &["-m", mtu]);
+    }
+}
+
+/// One ping between both; ours must report what it did, and the C tool must be content.
+fn ping(device: &Device, role: Role, ours: &[&str], theirs: &[&str], iterations: u64) {
+    let port = fresh_port();
+    let here = ["ping", "--json", "-d", &device.name, "-p", &port];
+    let there = ["-d", &device.name, "-g", &device.gid_index, "-p", &port];
+    let (probe, c) = match role {
+        Role::Client => {
+            let c = Run::start_c([&there[..], theirs].concat());
+            until_listening(&port);
+            let probe = Run::probe([&here[..], ours, &["127.0.0.1"]].concat());
+            (probe, c.end())
+        }
+        Role::Server => {
+            let probe = Run::start_probe([&here[..], ours].concat());
+            until_listening(&port);
+            let c = Run::start_c([&there[..], theirs, &["127.0.0.1"]].concat()).end();
+            (probe.end(), c)
+        }
+    };
+    assert!(probe.status.success() && c.status.success(), "{probe:#?}\n{c:#?}");
+    assert!(!c.stdout.contains("invalid data"), "{c:#?}");
+    check_report(&probe, role, ours.contains(&"-c"), iterations);
+    agree(&probe, &c);
+}
+
+fn check_report(probe: &Ended, role: Role, checked: bool, iterations: u64) {
+    let json = probe.json();
+    let result = &json["result"];
+    let server = role == Role::Server;
+    same(result["role"].as_str(), Some(if server { "server" } else { "client" }), probe);
+    same(result["completed_iterations"].as_u64(), Some(iterations), probe);
+    same(result["latency"]["samples"].as_u64(), Some(iterations - u64::from(server)), probe);
+    let check = &result["check"];
+    if checked {
+        same(check["peer"].as_str(), Some("echoes"), probe);
+        same(check["messages"].as_u64(), Some(iterations), probe);
+    } else {
+        assert!(check.is_null(), "{probe:#?}");
+    }
+    let ns = |name: &str| result["latency"][name].as_u64().unwrap();
+    assert!(ns("min_ns") <= ns("median_ns") && ns("median_ns") <= ns("p99_ns") && ns("p99_ns") <= ns("max_ns"));
+}
+
+/// What one end calls local, the other one calls remote.
+fn agree(probe: &Ended, c: &Ended) {
+    let json = probe.json();
+    let ours = |which: &str| {
+        let a = &json["result"][which];
+        let number = |field: &str| a[field].as_u64().unwrap();
+        let (lid, qpn, psn) = (number("lid"), number("qpn"), number("psn"));
+        format!("LID {lid:#06x}, QPN {qpn:#08x}, PSN {psn:#08x}, GID {}", a["gid"].as_str().unwrap())
+    };
+    let theirs = |which: &str| {
+        let line = c.stdout.lines().find_map(|l| l.trim().strip_prefix(which)).unwrap_or_else(|| panic!("{c:#?}"));
+        line.trim().to_owned()
+    };
+    assert_eq!(ours("local"), theirs("remote address:"));
+    assert_eq!(ours("remote"), theirs("local address:"));
+}

@@ -1,0 +1,279 @@
+//! Everything that can go wrong has its exit code and its message, and nothing hangs.
+
+use crate::Test;
+use crate::support::{Device, Run, fresh_port, skip, until_listening};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+pub const TESTS: &[Test] = &[
+    ("failures::values_that_the_device_does_not_allow", wrong_values),
+    ("failures::no_device_file", no_node),
+    ("failures::no_permission", no_permission),
+    ("failures::nobody_listens", nobody_listens),
+    ("failures::nobody_connects", nobody_connects),
+    ("failures::the_port_is_taken", port_taken),
+    ("failures::a_client_that_speaks_garbage", garbage_client),
+    ("failures::a_server_that_speaks_garbage", garbage_server),
+    ("failures::a_client_that_says_nothing", silent_client),
+    ("failures::a_peer_without_a_gid", peer_without_gid),
+    ("failures::a_peer_that_nobody_has_heard_of", unreachable_gid),
+    ("failures::other_sizes_at_both_ends", other_sizes),
+    ("failures::more_iterations_than_the_peer", more_iterations),
+    ("failures::the_server_is_killed", |d| peer_is_killed(d, true, &[])),
+    ("failures::the_client_is_killed", |d| peer_is_killed(d, false, &[])),
+    ("failures::the_server_is_killed_while_sleeping", |d| peer_is_killed(d, true, &["-e"])),
+    ("failures::the_client_is_killed_while_sleeping", |d| peer_is_killed(d, false, &["-e"])),
+    ("failures::interrupted_in_the_middle", |d| interrupted(d, &[])),
+    ("failures::interrupted_while_sleeping", |d| interrupted(d, &["-e"])),
+    ("failures::interrupted_before_a_client_came", interrupted_early),
+    ("failures::no_room_for_the_result", no_room),
+    ("failures::a_reader_that_went_away", reader_gone),
+];
+
+fn wrong_values(device: &Device) {
+    let cases: [(&[&str], &[&str]); 6] = [
+        (&["-i", "99"], &["port", "99"]),
+        (&["-g", "200"], &["GID index", "200"]),
+        (&["-m", "4096", "-s", "1"], &["--mtu", "4096"]),
+        (&["-r", "4000000"], &["4000001"]),
+        (&["-d", "no-such-device"], &["no-such-device"]),
+        (&["-s", "2147483648"], &[]),
+    ];
+    let rest = ["ping", "--loopback", "-n", "1"];
+    for (args, words) in cases {
+        let named = ["-d", &device.name];
+        let device: &[&str] = if args[0] == "-d" { &[] } else { &named };
+        let code = if args[0] == "-d" { 3 } else { 2 };
+        let ended = Run::probe([&rest, device, args].concat());
+        // The largest message there is needs 2 GiB of memory that a small host does not have.
+        if args[0] == "-s" && ended.status.code() != Some(2) {
+            ended.expect_failure(7, &[]);
+            continue;
+        }
+        ended.expect_failure(code, words);
+    }
+}
+
+/// Runs rdma-probe where `/dev/infiniband` is what `prepare` makes of it.
+fn with_device_folder(prepare: &str, args: &str) -> crate::support::Ended {
+    if !nix::unistd::geteuid().is_root() {
+        skip("only root can mount another /dev/infiniband");
+    }
+    let probe = env!("CARGO_BIN_EXE_rdma-probe");
+    let script = format!("mount -t tmpfs none /dev/infiniband && {prepare} && exec {args}").replace("PROBE", probe);
+    Run::start(Command::new("unshare").args(["-m", "sh", "-c", &script])).end()
+}
+
+fn no_node(device: &Device) {
+    let name = &device.name;
+    with_device_folder("true", &format!("PROBE ping --loopback -d {name}"))
+        .expect_failure(3, &[name, "does not exist"]);
+    let info = with_device_folder("true", &format!("PROBE info {name}")).expect(3);
+    assert!(info.stdout.contains("node_guid"), "what is known without opening it is shown: {info:#?}");
+    let list = with_device_folder("true", "PROBE list").expect(0);
+    assert!(list.stdout.contains(name) && list.stdout.contains("does not exist"), "{list:#?}");
+}
+
+fn no_permission(device: &Device) {
+    let name = &device.name;
+    let list = Run::probe(["list", "--json"]).expect(0).json();
+    let devices = list["result"]["devices"].as_array().unwrap().clone();
+    let node = devices.iter().find(|d| d["name"] == **name).and_then(|d| d["node"].as_str()).unwrap().to_owned();
+    let number = |flag: &str| {
+        let stat = Run::start(Command::new("stat").args(["-c", flag, &node])).end().expect(0).stdout;
+        u32::from_str_radix(stat.trim(), 16).unwrap()
+    };
+    let (major, minor) = (number("%t"), number("%T"));
+    let prepare = format!("mknod -m 600 {node} c {major} {minor}");
+    let as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --inh-caps=-all";
+    with_device_folder(&prepare, &format!("{as_nobody} PROBE ping --loopback -d {name}")).expect_failure(4, &[&node]);
+    with_device_folder(&prepare, &format!("{as_nobody} PROBE info {name}")).expect(4);
+    let list = with_device_folder(&prepare, &format!("{as_nobody} PROBE list")).expect(0);
+    assert!(list.stdout.contains("no permission"), "{list:#?}");
+}
+
+fn nobody_listens(device: &Device) {
+    let port = fresh_port();
+    Run::probe(["ping", "-d", &device.name, "-p", &port, "127.0.0.1"]).expect_failure(5, &["refused", &port]);
+}
+
+fn nobody_connects(device: &Device) {
+    let port = fresh_port();
+    let ended = Run::probe(["ping", "-d", &device.name, "-p", &port, "--connect-timeout", "0.3"]);
+    ended.expect_failure(5, &["no client", &port]);
+}
+
+fn port_taken(device: &Device) {
+    let taken = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    Run::probe(["ping", "-d", &device.name, "-p", &port]).expect_failure(5, &["cannot listen", &port]);
+}
+
+/// Runs our server against a client made of `talk`.
+fn server_against(device: &Device, talk: impl FnOnce(TcpStream)) -> crate::support::Ended {
+    let port = fresh_port();
+    let server = Run::start_probe(["ping", "-d", &device.name, "-p", &port, "--timeout", "1"]);
+    until_listening(&port);
+    talk(TcpStream::connect(format!("127.0.0.1:{port}")).unwrap());
+    server.end()
+}
+
+fn garbage_client(device: &Device) {
+    let keep = |mut s: TcpStream| drop(s.read_to_end(&mut Vec::new()));
+    server_against(device, |mut s| {
+        s.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        keep(s);
+    })
+    .expect_failure(5, &["another protocol", "GET / HTTP"]);
+    server_against(device, |mut s| s.write_all(b"0000:000011:").unwrap())
+        .expect_failure(5, &["closed", "12 of the 52"]);
+    server_against(device, drop).expect_failure(5, &["closed"]);
+}
+
+fn silent_client(device: &Device) {
+    server_against(device, |mut s| drop(s.read_to_end(&mut Vec::new()))).expect_failure(5, &["0 of the 52", "1s"]);
+}
+
+fn garbage_server(device: &Device) {
+    let answers: [(&[u8], &str); 3] =
+        [(b"6.06\0\0\0\0\0\0\0\0\0\0\0\0", "another protocol"), (b"0000:0", "closed"), (b"", "closed")];
+    for (answer, words) in answers {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let server = thread::spawn(move || {
+            let (mut s, _) = listener.accept().unwrap();
+            s.read_exact(&mut [0; 52]).unwrap();
+            let _ = s.write_all(answer);
+        });
+        Run::probe(["ping", "-d", &device.name, "-p", &port, "--timeout", "2", "127.0.0.1"])
+            .expect_failure(5, &[words]);
+        server.join().unwrap();
+    }
+}
+
+fn peer_without_gid(device: &Device) {
+    let record = b"0000:000011:000001:00000000000000000000000000000000\0";
+    let ended = server_against(device, |mut s| {
+        s.write_all(record).unwrap();
+        let _ = s.read_to_end(&mut Vec::new());
+    });
+    ended.expect_failure(5, &["GID"]);
+}
+
+/// An address of the device's own network that nobody has: the kernel finds no link address while it connects.
+fn unreachable_gid(device: &Device) {
+    let gids = Run::probe(["gids", &device.name, "--json"]).expect(0).json();
+    let entries = gids["result"]["tables"][0]["entries"].as_array().unwrap().clone();
+    let chosen = entries.iter().find(|e| e["chosen"] == true).and_then(|e| e["gid"].as_str()).unwrap().to_owned();
+    let Some(v4) = chosen.strip_prefix("::ffff:") else { skip("the chosen GID is not IPv4") };
+    let octets: Vec<u8> = v4.split('.').map(|o| o.parse().unwrap()).collect();
+    let record =
+        format!("0000:000011:000001:00000000000000000000ffff{:02x}{:02x}{:02x}fd\0", octets[0], octets[1], octets[2]);
+    let ended = server_against(device, |mut s| {
+        s.write_all(record.as_bytes()).unwrap();
+        let _ = s.read_to_end(&mut Vec::new());
+    });
+    // A dummy link swallows everything and has no neighbours to ask: then it is the ping that gets no answer.
+    ended.expect_failure(5, &[]);
+}
+
+fn other_sizes(device: &Device) {
+    let port = fresh_port();
+    let common = ["ping", "-d", &device.name, "-p", &port, "-n", "10", "--timeout", "2"];
+    let server = Run::start_probe([&common[..], &["-s", "64"]].concat());
+    until_listening(&port);
+    Run::probe([&common[..], &["-s", "4096", "127.0.0.1"]].concat()).expect(5);
+    server.end().expect_failure(5, &["--size"]);
+}
+
+fn more_iterations(device: &Device) {
+    let port = fresh_port();
+    let common = ["ping", "-d", &device.name, "-p", &port, "--timeout", "2"];
+    let server = Run::start_probe([&common[..], &["-n", "10"]].concat());
+    until_listening(&port);
+    Run::probe([&common[..], &["-n", "20", "127.0.0.1"]].concat()).expect_failure(5, &[]);
+    server.end();
+}
+
+/// Kills one end in the middle. The other one ends within its deadline, tells what it measured, and leaves nothing.
+fn peer_is_killed(device: &Device, kill_server: bool, more: &[&str]) {
+    let port = fresh_port();
+    let common = ["ping", "--json", "-d", &device.name, "-p", &port, "-n", "100000000", "--timeout", "3"];
+    let server = Run::start_probe([&common[..], more].concat());
+    until_listening(&port);
+    let client = Run::start_probe([&common[..], more, &["127.0.0.1"]].concat());
+    thread::sleep(Duration::from_millis(1500));
+    let (mut victim, survivor) = if kill_server { (server, client) } else { (client, server) };
+    victim.kill();
+    victim.end();
+    let survivor = survivor.end().expect(5);
+    assert!(survivor.json()["result"]["completed_iterations"].as_u64().unwrap() > 0, "{survivor:#?}");
+    assert!(survivor.took < Duration::from_secs(30), "{:?}", survivor.took);
+    nothing_left(device);
+}
+
+/// No queue pair, completion queue or memory region of ours is left in the kernel.
+fn nothing_left(device: &Device) {
+    for kind in ["qp", "cq", "mr", "pd"] {
+        let shown = Run::start(Command::new("rdma").args(["resource", "show", kind, "link", &device.name])).end();
+        let ours: Vec<_> = shown.stdout.lines().filter(|l| l.contains("rdma-probe")).collect();
+        assert!(ours.is_empty(), "{kind}: {ours:?}");
+    }
+}
+
+fn interrupted(device: &Device, more: &[&str]) {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let fixed = ["ping", "--loopback", "--json", "-d", &device.name, "-n", "100000000"];
+        let run = Run::start_probe([&fixed, more].concat());
+        thread::sleep(Duration::from_millis(1500));
+        kill(Pid::from_raw(run.id()), signal).unwrap();
+        let ended = run.end().expect_failure(130, &["signal"]);
+        assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
+        let json = ended.json();
+        assert!(json["result"]["completed_iterations"].as_u64().unwrap() > 0, "{ended:#?}");
+        assert!(json["result"]["latency"]["median_ns"].as_u64().unwrap() > 0, "{ended:#?}");
+        assert_eq!(json["error"]["kind"], "interrupted");
+    }
+    nothing_left(device);
+}
+
+fn interrupted_early(device: &Device) {
+    let port = fresh_port();
+    let server = Run::start_probe(["ping", "-d", &device.name, "-p", &port]);
+    until_listening(&port);
+    kill(Pid::from_raw(server.id()), Signal::SIGINT).unwrap();
+    let ended = server.end().expect_failure(130, &[]);
+    assert!(ended.took < Duration::from_secs(5), "{:?}", ended.took);
+}
+
+fn no_room(device: &Device) {
+    for args in [&["list"][..], &["info"], &["gids"], &["ping", "--loopback", "-n", "5", "-d", &device.name]] {
+        Run::probe([args, &["--json=/dev/full"]].concat()).expect_failure(8, &["/dev/full", "No space left"]);
+    }
+    // A file on a full file system is left empty, not half written.
+    if !nix::unistd::geteuid().is_root() {
+        skip("only root can mount a small file system");
+    }
+    let probe = env!("CARGO_BIN_EXE_rdma-probe");
+    let script = format!(
+        "mount -t tmpfs -o size=4k none /mnt && {probe} info --json=/mnt/out >/dev/null; echo \"exit $? size $(stat -c %s /mnt/out)\""
+    );
+    let ended = Run::start(Command::new("unshare").args(["-m", "sh", "-c", &script])).end();
+    assert!(ended.stdout.contains("exit 8 size 0"), "{ended:#?}");
+    assert!(Path::new("/mnt").exists());
+}
+
+fn reader_gone(_: &Device) {
+    let probe = env!("CARGO_BIN_EXE_rdma-probe");
+    for command in ["list", "info", "gids", "list --json"] {
+        let script = format!("{{ {probe} {command}; echo \"exit $?\" >&2; }} | true");
+        let ended = Run::start(Command::new("sh").args(["-c", &script])).end();
+        assert_eq!(ended.stderr.trim(), "exit 0", "{command}");
+    }
+}

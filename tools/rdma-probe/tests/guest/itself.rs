@@ -1,0 +1,106 @@
+//! rdma-probe against itself.
+
+use crate::Test;
+use crate::support::{Device, Run, fresh_port, same, until_listening};
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub const TESTS: &[Test] = &[
+    ("itself::loopback", |d| loopback(d, &[])),
+    ("itself::loopback_with_events", |d| loopback(d, &["-e"])),
+    ("itself::loopback_checked", |d| loopback(d, &["-c", "-s", "5000"])),
+    ("itself::loopback_of_one_byte", |d| loopback(d, &["-c", "-s", "1", "-r", "1"])),
+    ("itself::one_iteration", one_iteration),
+    ("itself::two_processes_check_each_other", two_processes_check_each_other),
+    ("itself::a_server_follows_the_address_family_of_its_client", follows_the_family),
+    ("itself::long_runs_do_not_grow", long_runs_do_not_grow),
+];
+
+fn loopback(device: &Device, more: &[&str]) {
+    let fixed = ["ping", "--loopback", "--json", "-d", &device.name, "-n", "200"];
+    let ended = Run::probe([&fixed, more].concat()).expect(0);
+    let json = ended.json();
+    same(json["result"]["completed_iterations"].as_u64(), Some(200), &ended);
+    same(json["result"]["latency"]["samples"].as_u64(), Some(200), &ended);
+    if more.contains(&"-c") {
+        same(json["result"]["check"]["messages"].as_u64(), Some(400), &ended);
+    }
+}
+
+fn one_iteration(device: &Device) {
+    for check in [&[][..], &["-c"]] {
+        for size in ["1", "4096"] {
+            let port = fresh_port();
+            let common = ["ping", "-d", &device.name, "-p", &port, "-n", "1", "-s", size];
+            let server = Run::start_probe([&common, check].concat());
+            until_listening(&port);
+            Run::probe([&common, check, &["127.0.0.1"]].concat()).expect(0);
+            server.end().expect(0);
+        }
+    }
+}
+
+fn two_processes_check_each_other(device: &Device) {
+    let port = fresh_port();
+    let common = ["ping", "--json", "-d", &device.name, "-p", &port, "-n", "100", "-s", "9000", "-c"];
+    let server = Run::start_probe(common);
+    until_listening(&port);
+    let client = Run::probe([&common[..], &["127.0.0.1"]].concat()).expect(0);
+    let server = server.end().expect(0);
+    for end in [&client, &server] {
+        let check = &end.json()["result"]["check"];
+        same(check["peer"].as_str(), Some("makes"), end);
+        same(check["messages"].as_u64(), Some(100), end);
+        same(check["bytes"].as_u64(), Some(900_000), end);
+    }
+}
+
+/// The client is told to use an IPv6 GID; the server, which is told nothing, must not stay with an IPv4 one.
+fn follows_the_family(device: &Device) {
+    let gids = Run::probe(["gids", &device.name, "--json"]).expect(0).json();
+    let entries = gids["result"]["tables"][0]["entries"].as_array().unwrap().clone();
+    let is_v4 = |gid: &str| gid.starts_with("::ffff:");
+    let v6 = entries.iter().find(|e| {
+        let gid = e["gid"].as_str().unwrap();
+        !is_v4(gid) && !gid.starts_with("fe80") && e["type"] == "RoCE v2"
+    });
+    let chosen = entries.iter().find(|e| e["chosen"] == true).and_then(|e| e["gid"].as_str()).unwrap();
+    let Some(v6) = v6.filter(|_| is_v4(chosen)) else {
+        crate::support::skip("the device has not both an IPv4 and a routable IPv6 GID")
+    };
+    let port = fresh_port();
+    let common = ["ping", "--json", "-d", &device.name, "-p", &port, "-n", "20", "-c"];
+    let server = Run::start_probe(common);
+    until_listening(&port);
+    let index = v6["index"].to_string();
+    Run::probe([&common[..], &["-g", &index, "127.0.0.1"]].concat()).expect(0);
+    let server = server.end().expect(0);
+    assert!(!is_v4(server.json()["result"]["local"]["gid"].as_str().unwrap()), "{server:#?}");
+}
+
+fn long_runs_do_not_grow(device: &Device) {
+    let iterations = std::env::var("IRONVERBS_TEST_ITERATIONS").unwrap_or_else(|_| "5000".to_owned());
+    let mut run = Run::start_probe(["ping", "--loopback", "-d", &device.name, "-s", "64", "-n", &iterations]);
+    let usage = |pid: i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let rss = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |fds| fds.count());
+        rss.map(|rss| (rss, descriptors))
+    };
+    let mut samples = Vec::new();
+    let begin = Instant::now();
+    while run.is_running() {
+        // The set-up is over once the queue pairs move messages.
+        if begin.elapsed() > Duration::from_millis(500) {
+            samples.extend(usage(run.id()));
+        }
+        sleep(Duration::from_millis(50));
+    }
+    run.end().expect(0);
+    let (Some(first), Some(last)) = (samples.first(), samples.iter().rev().find(|s| s.1 > 3)) else {
+        crate::support::skip("the run was too short to be watched: raise IRONVERBS_TEST_ITERATIONS")
+    };
+    assert_eq!(first.1, last.1, "descriptors: {samples:?}");
+    assert!(last.0 <= first.0 + 256, "resident KiB: {samples:?}");
+}
