@@ -77,7 +77,7 @@ fn arguments(
 
     option("-machine", "pc,accel=tcg".into());
     option("-cpu", "max".into());
-    option("-smp", args.smp.to_string().into());
+    option("-smp", args.cpus().to_string().into());
     option("-m", args.mem.to_string().into());
     if args.icount {
         option("-icount", "shift=0,sleep=off".into());
