@@ -1,7 +1,7 @@
 //! Values that cannot be: refused with an error that names the verb, the value, the limit and what to do.
 
 use crate::fixture::{Half, Pair, Setup};
-use crate::harness::skip;
+use crate::harness::{skip, step};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::{AccessFlags, Context, Errno, Error, GidIndex, Mr, PortNum, PostError, QpBuilder, Sge, devices};
@@ -12,6 +12,7 @@ tests! {
     devices_are_looked_for_each_time,
     port_that_is_not_there,
     gid_index_that_is_empty,
+    every_gid_index_that_is_there,
     gid_choice_is_usable_and_explained,
     completion_queue_depth,
     completion_vector,
@@ -76,6 +77,25 @@ fn gid_index_that_is_empty(target: &Target) {
     let error = QpBuilder::rc(&pd, &cq, &cq).port(target.port).gid_index(empty).build().unwrap_err();
     let port = target.port;
     expect(error, &format!("query_gid: GID index is {empty}; that entry is empty; port {port} has a GID at index {list}"));
+}
+
+/// A named index is the one that is used.
+fn every_gid_index_that_is_there(target: &Target) {
+    let setup = Setup::default();
+    let table = target.open().gid_table().unwrap();
+    let indexes = table.iter().filter(|entry| entry.port == target.port).filter_map(|entry| u8::try_from(entry.index).ok());
+    for index in indexes.map(GidIndex) {
+        step(format!("GID index {index}"));
+        let named = Target { gid_index: Some(index), device: target.device.clone(), peer: target.device.clone(), ..*target };
+        let mut pair = Pair::new(&named, &setup);
+        assert_eq!((pair.a.gid_index, pair.b.gid_index), (Some(index), Some(index)));
+        let gid = pair.a.context.query_gid(target.port, index).unwrap().unwrap().gid;
+        let attr = pair.a.qp.query().unwrap();
+        assert_eq!((pair.a.qp.endpoint().gid, attr.dest.sgid_index, attr.dest.dgid), (Some(gid), index.0, gid));
+        let remote = pair.b.remote(0);
+        pair.a.send(|batch| batch.write(1, ironverbs::WrFlags::SIGNALED, &[], remote));
+        pair.a.success();
+    }
 }
 
 fn gid_choice_is_usable_and_explained(target: &Target) {

@@ -23,7 +23,11 @@ fn with_completions(target: &Target, n: u64, first: u64) -> Pair {
 
 fn add_completions(target: &Target, pair: &mut Pair, n: u64, first: u64) {
     let (entry, remote) = (pair.a.sge(0, 8), pair.b.remote(0));
-    pair.a.send(|batch| (first..first + n).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
+    pair.a.send(|batch| {
+        (first..first + n).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote))?;
+        // Soft-RoCE frees a request's slot just before it adds the completion, so once this one's is free, theirs are there.
+        batch.write(u64::MAX, WrFlags::NONE, &[entry], remote)
+    });
     pair.a.settle(target);
 }
 
