@@ -96,9 +96,11 @@ fn long_runs_do_not_grow(device: &Device) {
         samples.extend(usage(run.id()));
     }
     run.end().expect(0);
-    let (Some(first), Some(last)) = (samples.first(), samples.iter().rev().find(|s| s.1 > 3)) else {
+    let [first, .., _] = samples[..] else {
         crate::support::skip("the run was too short to be watched: raise IRONVERBS_TEST_ITERATIONS")
     };
-    assert_eq!(first.1, last.1, "descriptors: {samples:?}");
-    assert!(last.0 <= first.0 + 256, "resident KiB: {samples:?}");
+    // The last ones may see it close.
+    let (most_kib, most_descriptors) = samples.iter().fold((0, 0), |m, s| (m.0.max(s.0), m.1.max(s.1)));
+    assert_eq!(most_descriptors, first.1, "descriptors");
+    assert!(most_kib <= first.0 + 256, "resident KiB: {} first, {most_kib} later", first.0);
 }

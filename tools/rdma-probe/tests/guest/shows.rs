@@ -63,7 +63,8 @@ fn info(device: &Device) {
             | "rx_hash_fields_mask"
             | "qp_rate_limit_min"
             | "qp_rate_limit_max"
-            | "transport" => continue,
+            | "transport"
+            | "Unknown flags" => continue,
             // An empty heading.
             _ if theirs.is_empty() => continue,
             _ => {
