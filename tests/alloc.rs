@@ -179,7 +179,8 @@ impl<P: Provider> Pair<P> {
         sends.read(6, SIGNALED, sges, remote).unwrap();
         sends.compare_swap(7, SIGNALED, sges[0], remote, 1, 2).unwrap();
         sends.fetch_add(8, SIGNALED, sges[1], remote, 3).unwrap();
-        // Fenced work is last: rxe never repeats, after a lost packet, what is fenced and holds or precedes a READ or atomic.
+        // Fenced work comes last, and is no READ or atomic: rxe never sends again what is fenced while a READ or atomic
+        // from there on is under way (rxe_wqe_is_fenced in drivers/infiniband/sw/rxe/rxe_req.c, kernels 6.1 to 6.12).
         sends.send(9, SIGNALED | WrFlags::FENCE | WrFlags::SOLICITED, &[]).unwrap();
         // SAFETY: as above.
         unsafe { sends.submit().unwrap() };
