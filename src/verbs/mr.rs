@@ -169,6 +169,11 @@ impl Region {
         self.handle.destroy().map(drop)
     }
 
+    /// Deregisters in a destructor. Returns whether the device is done with the memory.
+    fn deregister_or_leak(&mut self) -> bool {
+        self.handle.destroy_or_leak()
+    }
+
     pub(super) fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
         Sge::from_raw(self.addr.as_ptr() as u64 + offset as u64, len_bytes, self.lkey)
     }
@@ -322,7 +327,7 @@ unsafe fn copy_volatile(from: *const u8, to: *mut u8, n: usize) {
 
 impl<M: Memory> Drop for Mr<M> {
     fn drop(&mut self) {
-        if self.region.deregister().is_ok() {
+        if self.region.deregister_or_leak() {
             // SAFETY: dropped here only, once; the device is done with it.
             unsafe { ManuallyDrop::drop(&mut self.memory) }
         }

@@ -15,9 +15,7 @@ use crate::stats::{Latency, LatencySummary};
 use crate::stop::Stop;
 use crate::turn::Turn;
 use crate::wait::{Deadline, Ready, wait};
-use ironverbs::{
-    CompChannel, Cq, Inline, Notify, PostError, PreparedQp, Qp, RecvBatch, Sge, WcError, WcStatus, WrFlags,
-};
+use ironverbs::{CompChannel, Cq, Inline, Notify, PostError, PreparedQp, Qp, RecvBatch, Sge, WcStatus, WrFlags};
 use nix::poll::PollFlags;
 use std::hint::spin_loop;
 use std::os::fd::AsFd;
@@ -136,9 +134,8 @@ impl End {
             let done = match completion.outcome() {
                 Ok(done) => done,
                 Err(error) => {
-                    let first = (completion.wr_id(), error);
                     // A flush is the consequence of an error, whose own completion may be right behind.
-                    let mut worst = first;
+                    let mut worst = (completion.wr_id(), error);
                     while worst.1.status == WcStatus::WR_FLUSH_ERR
                         && let Some(next) = completions.next()
                     {
@@ -146,7 +143,7 @@ impl End {
                             worst = (next.wr_id(), error);
                         }
                     }
-                    return Err(failed(worst.0, worst.1));
+                    return Err(Failure::completion(worst.0 == SEND, worst.1));
                 }
             };
             match completion.wr_id() {
@@ -228,12 +225,6 @@ impl End {
         }
         Ok(())
     }
-}
-
-#[cold]
-fn failed(wr_id: u64, error: WcError) -> Failure {
-    let what = if wr_id == SEND { "a SEND" } else { "a receive" };
-    Failure::completion(what, error.status, error.vendor_err)
 }
 
 #[cold]

@@ -1,6 +1,6 @@
 //! Why a command did not succeed: one line for people, one exit code for programs.
 
-use ironverbs::{Errno, Error, PollError, PostError, Unusable, Verb, WcStatus};
+use ironverbs::{Errno, Error, PollError, PostError, Unusable, Verb, WcError, WcStatus};
 use serde::Serialize;
 use std::fmt;
 
@@ -90,11 +90,13 @@ impl Failure {
         Self::new(Kind::Interrupted, "stopped by a signal")
     }
 
-    /// A work request that completed with an error.
-    pub fn completion(what: &str, status: WcStatus, vendor_err: u32) -> Self {
+    /// A work request, a send or a receive, that completed with an error.
+    pub fn completion(is_send: bool, error: WcError) -> Self {
+        let WcError { status, vendor_err, .. } = error;
+        let what = if is_send { "a send" } else { "a receive" };
         let vendor = if vendor_err == 0 { String::new() } else { format!(", vendor error {vendor_err:#x}") };
-        let failure = Self::new(completion_kind(status), format!("{what} completed with {status}{vendor}"));
-        match completion_hint(status) {
+        let failure = Self::new(completion_kind(is_send, status), format!("{what} completed with {status}{vendor}"));
+        match completion_hint(is_send, status) {
             Some(hint) => failure.hint(hint),
             None => failure,
         }
@@ -144,6 +146,8 @@ fn error_kind(e: &Error) -> Kind {
         Error::NoDevice { .. } => Kind::NoDevice,
         Error::Invalid { .. } => Kind::Usage,
         Error::Timeout { .. } => Kind::Peer,
+        // A port or an index that is not there.
+        Error::Kernel { verb: Verb::QueryPort | Verb::QueryGid, errno: Errno::EINVAL, .. } => Kind::Usage,
         Error::Kernel { errno: Errno::EACCES | Errno::EPERM, .. } => Kind::NotPermitted,
         Error::Kernel { verb: Verb::OpenDevice, errno: Errno::ENOENT | Errno::ENXIO | Errno::ENODEV, .. } => {
             Kind::NoDevice
@@ -158,8 +162,10 @@ fn error_kind(e: &Error) -> Kind {
     }
 }
 
-fn completion_kind(status: WcStatus) -> Kind {
+fn completion_kind(is_send: bool, status: WcStatus) -> Kind {
     match status {
+        // A message that does not fit its receive; rxe says the second.
+        WcStatus::LOC_LEN_ERR | WcStatus::LOC_QP_OP_ERR if !is_send => Kind::Peer,
         WcStatus::RETRY_EXC_ERR
         | WcStatus::RNR_RETRY_EXC_ERR
         | WcStatus::REM_INV_REQ_ERR
@@ -167,21 +173,19 @@ fn completion_kind(status: WcStatus) -> Kind {
         | WcStatus::REM_OP_ERR
         | WcStatus::REM_ABORT_ERR
         | WcStatus::RESP_TIMEOUT_ERR
-        | WcStatus::BAD_RESP_ERR
-        | WcStatus::LOC_LEN_ERR => Kind::Peer,
+        | WcStatus::BAD_RESP_ERR => Kind::Peer,
         _ => Kind::Device,
     }
 }
 
-fn completion_hint(status: WcStatus) -> Option<&'static str> {
+fn completion_hint(is_send: bool, status: WcStatus) -> Option<&'static str> {
     Some(match status {
         WcStatus::RETRY_EXC_ERR => {
             "did the peer end, is UDP port 4791 open both ways, and do both ends use the same --mtu and matching GIDs?"
         }
         WcStatus::RNR_RETRY_EXC_ERR => "the peer posts no receives: is it still running?",
-        WcStatus::LOC_LEN_ERR | WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => {
-            "do both ends use the same --size and --mtu?"
-        }
+        WcStatus::LOC_LEN_ERR | WcStatus::LOC_QP_OP_ERR if !is_send => "do both ends use the same --size?",
+        WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => "do both ends use the same --size and --mtu?",
         _ => return None,
     })
 }
@@ -214,9 +218,11 @@ mod tests {
 
     #[test]
     fn the_peer_is_blamed_for_what_only_it_can_cause() {
-        assert_eq!(Failure::completion("a SEND", WcStatus::RETRY_EXC_ERR, 0).kind, Kind::Peer);
-        assert_eq!(Failure::completion("a SEND", WcStatus::LOC_PROT_ERR, 0).kind, Kind::Device);
-        assert_eq!(Failure::completion("a SEND", WcStatus(0x77), 0).kind, Kind::Device);
+        assert_eq!(completion_kind(true, WcStatus::RETRY_EXC_ERR), Kind::Peer);
+        assert_eq!(completion_kind(true, WcStatus::LOC_PROT_ERR), Kind::Device);
+        assert_eq!(completion_kind(true, WcStatus::LOC_QP_OP_ERR), Kind::Device);
+        assert_eq!(completion_kind(false, WcStatus::LOC_QP_OP_ERR), Kind::Peer);
+        assert_eq!(completion_kind(true, WcStatus(0x77)), Kind::Device);
     }
 
     #[test]

@@ -5,8 +5,10 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::io::Read;
 use std::panic::resume_unwind;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -49,6 +51,32 @@ pub fn fresh_port() -> String {
     NEXT.fetch_add(1, Ordering::Relaxed).to_string()
 }
 
+/// A file for a program's JSON, while its text goes to standard output.
+pub struct JsonFile(PathBuf);
+
+impl JsonFile {
+    pub fn new() -> Self {
+        let file = Self(std::env::temp_dir().join(format!("rdma-probe-{}-{}.json", std::process::id(), fresh_port())));
+        let _ = std::fs::remove_file(&file.0);
+        file
+    }
+
+    pub fn option(&self) -> String {
+        format!("--json={}", self.0.display())
+    }
+
+    #[track_caller]
+    pub fn read(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(&self.0).unwrap()).unwrap()
+    }
+}
+
+impl Drop for JsonFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// Waits until something listens on a TCP port of this host.
 pub fn until_listening(port: &str) {
     let hex = format!(":{:04X} ", port.parse::<u16>().unwrap());
@@ -68,8 +96,14 @@ pub fn until_listening(port: &str) {
 pub struct Run {
     what: String,
     child: Child,
-    stdout: Option<JoinHandle<String>>,
-    stderr: Option<JoinHandle<String>>,
+    stdout: Stream,
+    stderr: Stream,
+}
+
+/// What a program says, while it runs and after.
+struct Stream {
+    text: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 /// A program that ended.
@@ -104,8 +138,8 @@ impl Run {
             }
             Err(e) => panic!("{what}: {e}"),
         };
-        let stdout = child.stdout.take().map(collect);
-        let stderr = child.stderr.take().map(collect);
+        let stdout = Stream::of(child.stdout.take().unwrap());
+        let stderr = Stream::of(child.stderr.take().unwrap());
         Self { what, child, stdout, stderr }
     }
 
@@ -120,6 +154,16 @@ impl Run {
 
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
+    }
+
+    /// Waits until it has printed `text`.
+    pub fn until_says(&mut self, text: &str) {
+        let begin = Instant::now();
+        while !self.stdout.so_far().contains(text) {
+            assert!(self.is_running(), "{} ended without {text:?}: {}", self.what, self.stderr.so_far());
+            assert!(begin.elapsed() < LIMIT, "{} never says {text:?}", self.what);
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -139,8 +183,7 @@ impl Run {
             }
             thread::sleep(Duration::from_millis(5));
         };
-        let text = |reader: Option<JoinHandle<String>>| reader.map(|r| r.join().unwrap()).unwrap_or_default();
-        let (stdout, stderr) = (text(self.stdout.take()), text(self.stderr.take()));
+        let (stdout, stderr) = (self.stdout.all(), self.stderr.all());
         Ended { what: std::mem::take(&mut self.what), status, stdout, stderr, took: begin.elapsed() }
     }
 }
@@ -155,12 +198,30 @@ impl Drop for Run {
     }
 }
 
-fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
-    thread::spawn(move || {
-        let mut text = Vec::new();
-        let _ = from.read_to_end(&mut text);
-        String::from_utf8_lossy(&text).into_owned()
-    })
+impl Stream {
+    fn of(mut from: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let said = text.clone();
+        let reader = thread::spawn(move || {
+            let mut some = [0; 4096];
+            while let Ok(n @ 1..) = from.read(&mut some) {
+                said.lock().unwrap().extend(&some[..n]);
+            }
+        });
+        Self { text, reader: Some(reader) }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.text.lock().unwrap()).into_owned()
+    }
+
+    /// Everything, once the program has ended.
+    fn all(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        self.so_far()
+    }
 }
 
 impl Ended {
