@@ -13,7 +13,9 @@ fn main() -> ExitCode {
         let found = Command::new("rustc").arg("--version").output();
         let found = found.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string()).unwrap_or_default();
         if !found.starts_with(COMPILER) {
-            return Ok(Completion::ignored_with(format!("the expected words are those of {COMPILER}x, this is {found}")));
+            return Ok(Completion::ignored_with(format!(
+                "the expected words are those of {COMPILER}x, this is {found}"
+            )));
         }
         let cases = trybuild::TestCases::new();
         cases.pass("tests/ui/pass/*.rs");

@@ -32,7 +32,9 @@ tests! {
     many_bad_requests_one_completion_each,
     unsignaled_failures_are_told,
     to_error_flushes_sends,
+    to_error_flushes_what_nobody_answers,
     to_error_flushes_receives,
+    teardown_is_quick,
     posted_in_error_state,
     other_queue_pairs_are_not_harmed,
 }
@@ -201,9 +203,7 @@ fn remote_range_beyond_the_region(target: &Target) {
     let mut pair = Pair::new(target, &setup());
     let (good, entry) = (pair.b.remote(0), pair.a.sge(0, 8));
     let wrong = RemoteAddr { addr: good.addr + pair.b.mr.len_bytes() as u64 - 4, ..good };
-    fails(target, &mut pair.a, good, Mistake::RemoteAccess, |batch, id, flags| {
-        batch.write(id, flags, &[entry], wrong)
-    });
+    fails(target, &mut pair.a, good, Mistake::RemoteAccess, |batch, id, flags| batch.write(id, flags, &[entry], wrong));
     assert_in_error(&pair.b);
     pair.check();
 }
@@ -282,6 +282,17 @@ fn atomics_tell_what_is_wrong(target: &Target) {
         }
         Ok(())
     });
+    step("the peer answers no atomics at all");
+    let none = |options: &mut ConnectOptions| {
+        impatient(options);
+        options.max_dest_rd_atomic = 0;
+    };
+    let mut other = Pair::new(target, &Setup { options: none, ..Setup::default() });
+    let (result, remote) = (other.a.sge(0, 8), other.b.remote(64));
+    other.a.send(|batch| batch.fetch_add(1, WrFlags::SIGNALED, result, remote, 1));
+    let all = other.a.completions(1);
+    assert_statuses(&all, &[(1, &[WcStatus::REM_INV_REQ_ERR])], &other.a);
+    let (result, remote) = (pair.a.sge(0, 8), pair.b.remote(64));
     let texts = [PostError::AtomicAlignment, PostError::AtomicPayload].map(|error| error.to_string());
     assert_ne!(texts[0], texts[1]);
     pair.a.silent();
@@ -295,9 +306,7 @@ fn key_of_a_region_that_is_gone(target: &Target) {
     let gone = pair.b.pd.alloc_mr(4096, AccessFlags::ALL).unwrap();
     let (good, entry, wrong) = (pair.b.remote(0), pair.a.sge(0, 8), gone.remote(0).unwrap());
     gone.close().unwrap();
-    fails(target, &mut pair.a, good, Mistake::RemoteAccess, |batch, id, flags| {
-        batch.write(id, flags, &[entry], wrong)
-    });
+    fails(target, &mut pair.a, good, Mistake::RemoteAccess, |batch, id, flags| batch.write(id, flags, &[entry], wrong));
 }
 
 fn receive_too_small(target: &Target) {
@@ -470,6 +479,49 @@ fn to_error_flushes_sends(target: &Target) {
         let capacity = pair.a.qp.cap().max_send_wr;
         assert_eq!(pair.a.qp.send_batch().remaining(), capacity);
     }
+}
+
+/// Reports of buffers used after their queue pair was freed: a program that gives up on a peer that went silent gets
+/// every one of its requests back, and then destroys the queue pair.
+fn to_error_flushes_what_nobody_answers(target: &Target) {
+    let Pair { mut a, b } = Pair::new(target, &Setup { recv_wr: 3, ..Setup::default() });
+    let (near, far) = (a.sge(0, 2000), b.remote(0));
+    b.qp.close().unwrap();
+    let count = a.qp.cap().max_send_wr as u64;
+    a.send(|batch| {
+        (0..count).try_for_each(|id| match id % 3 {
+            0 => batch.write(id, WrFlags::SIGNALED, &[near], far),
+            1 => batch.read(id, WrFlags::SIGNALED, &[near], far),
+            _ => batch.send(id, WrFlags::SIGNALED, &[near]),
+        })
+    });
+    thread::sleep(SHORT);
+    a.silent();
+    a.qp.to_error().unwrap();
+    let all = a.completions(count as usize);
+    let expected: Vec<_> = (0..count).map(|id| (id, FLUSHED)).collect();
+    assert_statuses(&all, &expected, &a);
+    a.silent();
+    a.qp.close().unwrap();
+    assert!(a.context.leaks().is_empty());
+}
+
+/// Reports of teardown that waits for ever for an event that some drivers never raise.
+fn teardown_is_quick(target: &Target) {
+    let mut pair = Pair::new(target, &Setup { options: receives_may_be_late, ..Setup::default() });
+    let entry = pair.a.sge(0, 8);
+    for id in 0..5 {
+        pair.a.recv(id, &[entry]);
+        pair.a.send(|batch| batch.send(id, WrFlags::SIGNALED, &[entry]));
+    }
+    let started = Instant::now();
+    pair.a.qp.to_error().unwrap();
+    let Pair { a, b } = pair;
+    a.qp.close().unwrap();
+    a.cq.close().unwrap();
+    b.qp.close().unwrap();
+    drop((a.mr, b.mr));
+    assert!(started.elapsed().as_secs_f64() < 1.0, "{:?}", started.elapsed());
 }
 
 fn to_error_flushes_receives(target: &Target) {

@@ -256,7 +256,8 @@ fn one_channel_serves_many_queues(target: &Target) {
     let mut sides: Vec<_> = (0..3)
         .map(|_| {
             let b_cq = b.cq_builder(64).channel(&channel).build().unwrap();
-            let (one, other) = (prepare(target, &a_pd, &a_cq, &a_cq, &setup), prepare(target, &b_pd, &b_cq, &b_cq, &setup));
+            let (one, other) =
+                (prepare(target, &a_pd, &a_cq, &a_cq, &setup), prepare(target, &b_pd, &b_cq, &b_cq, &setup));
             let (one_end, other_end) = (one.endpoint(), other.endpoint());
             (connect(one, &other_end, &setup), connect(other, &one_end, &setup), b_cq)
         })
@@ -320,7 +321,10 @@ fn queue_without_channel_cannot_wait(target: &Target) {
     let context = target.open();
     let mut cq = context.create_cq(4).unwrap();
     for error in [cq.arm(Notify::Any).unwrap_err(), cq.wait(SHORT).unwrap_err()] {
-        assert!(error.to_string().contains("completion channel is none; give it one with CqBuilder::channel"), "{error}");
+        assert!(
+            error.to_string().contains("completion channel is none; give it one with CqBuilder::channel"),
+            "{error}"
+        );
     }
     let other = target.open();
     let channel = other.create_comp_channel().unwrap();

@@ -12,8 +12,8 @@
 use crate::target::Target;
 use fastrand::Rng;
 use ironverbs::{
-    AccessFlags, AckTimeout, CompChannel, ConnectOptions, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd, PortNum, PostError,
-    PreparedQp, Psn, Qp, QpBuilder, RecvBatch, RemoteAddr, SendBatch, Sge, Wc, WcOpcode, WcStatus,
+    AccessFlags, AckTimeout, CompChannel, ConnectOptions, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd, PortNum,
+    PostError, PreparedQp, Psn, Qp, QpBuilder, RecvBatch, RemoteAddr, SendBatch, Sge, Wc, WcOpcode, WcStatus,
 };
 use std::ops::Range;
 use std::thread;
@@ -159,11 +159,7 @@ pub fn connect(prepared: PreparedQp, remote: &Endpoint, setup: &Setup) -> Qp {
 
 impl Pair {
     pub fn new(target: &Target, setup: &Setup) -> Self {
-        Self::join(
-            Half::new(target, target.open(), setup),
-            Half::new(target, target.open_peer(), setup),
-            setup,
-        )
+        Self::join(Half::new(target, target.open(), setup), Half::new(target, target.open_peer(), setup), setup)
     }
 
     pub fn join(a: Half, b: Half, setup: &Setup) -> Self {
@@ -211,7 +207,10 @@ impl Side {
     }
 
     /// Posts a batch of sends.
-    pub fn try_send<R>(&mut self, fill: impl FnOnce(&mut SendBatch<'_>) -> Result<R, PostError>) -> Result<R, PostError> {
+    pub fn try_send<R>(
+        &mut self,
+        fill: impl FnOnce(&mut SendBatch<'_>) -> Result<R, PostError>,
+    ) -> Result<R, PostError> {
         try_send(&mut self.qp, fill)
     }
 
@@ -221,7 +220,10 @@ impl Side {
     }
 
     /// Posts a batch of receives.
-    pub fn try_recv<R>(&mut self, fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>) -> Result<R, PostError> {
+    pub fn try_recv<R>(
+        &mut self,
+        fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>,
+    ) -> Result<R, PostError> {
         try_recv(&mut self.qp, fill)
     }
 
@@ -310,10 +312,7 @@ impl Side {
 }
 
 /// Posts a batch of sends.
-pub fn try_send<R>(
-    qp: &mut Qp,
-    fill: impl FnOnce(&mut SendBatch<'_>) -> Result<R, PostError>,
-) -> Result<R, PostError> {
+pub fn try_send<R>(qp: &mut Qp, fill: impl FnOnce(&mut SendBatch<'_>) -> Result<R, PostError>) -> Result<R, PostError> {
     let mut batch = qp.send_batch();
     let result = fill(&mut batch)?;
     // SAFETY: see the module's argument.
@@ -322,10 +321,7 @@ pub fn try_send<R>(
 }
 
 /// Posts a batch of receives.
-pub fn try_recv<R>(
-    qp: &mut Qp,
-    fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>,
-) -> Result<R, PostError> {
+pub fn try_recv<R>(qp: &mut Qp, fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>) -> Result<R, PostError> {
     let mut batch = qp.recv_batch();
     let result = fill(&mut batch)?;
     // SAFETY: see the module's argument.

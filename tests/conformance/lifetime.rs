@@ -5,7 +5,9 @@ use crate::harness::step;
 use crate::target::{Target, kernel_objects, open_descriptors};
 use crate::tests;
 use fastrand::Rng;
-use ironverbs::{AccessFlags, AsyncEvents, CompChannel, Context, Cq, Errno, Mr, Notify, Pd, Qp, Slot, WcStatus, WrFlags};
+use ironverbs::{
+    AccessFlags, AsyncEvents, CompChannel, Context, Cq, Errno, Mr, Notify, Pd, Qp, Rxe, Slot, WcStatus, WrFlags,
+};
 use std::env;
 
 tests! {
@@ -14,6 +16,9 @@ tests! {
     refused_close_gives_the_object_back,
     close_gives_the_memory_back,
     memory_outlives_what_may_write_it,
+    queue_pair_outlives_its_completion_queue,
+    provider_named_at_compile_time,
+    descriptors_are_closed_on_exec,
     failed_creation_leaves_nothing,
     nothing_is_left_in_the_kernel,
 }
@@ -26,7 +31,7 @@ enum Held {
     Mr(Mr),
     Cq(Cq),
     Channel(Option<CompChannel>),
-    Qp(Qp),
+    Qp(Box<Qp>),
     Events(AsyncEvents),
     Slot(Option<Slot>),
 }
@@ -78,7 +83,14 @@ fn any_drop_order_with_work_pending(target: &Target) {
         drop(pool);
         for Side { qp, cq, mr, channel, pd, context, .. } in [pair.a, pair.b] {
             all.push(Held::Events(context.async_events()));
-            all.extend([Held::Context(context), Held::Pd(pd), Held::Mr(mr), Held::Cq(cq), Held::Channel(channel), Held::Qp(qp)]);
+            all.extend([
+                Held::Context(context),
+                Held::Pd(pd),
+                Held::Mr(mr),
+                Held::Cq(cq),
+                Held::Channel(channel),
+                Held::Qp(Box::new(qp)),
+            ]);
         }
         rng.shuffle(&mut all);
         drop(all);
@@ -165,6 +177,76 @@ fn memory_outlives_what_may_write_it(target: &Target) {
             pair = Pair::new(target, &Setup::default());
         }
     }
+}
+
+/// Completions that nobody can poll any more are lost, and nothing else.
+fn queue_pair_outlives_its_completion_queue(target: &Target) {
+    let mut rng = Rng::with_seed(71);
+    let mut pair = Pair::new(target, &Setup { cq_depth: 4, ..Setup::default() });
+    pair.scramble(&mut rng);
+    let spare = pair.a.context.create_cq(1).unwrap();
+    drop(std::mem::replace(&mut pair.a.cq, spare));
+    for round in 0..100 {
+        let (entry, remote) = (pair.a.sge(round * 8, 8), pair.b.remote(round * 8));
+        pair.a.settle(target);
+        pair.a.send(|batch| batch.write(round as u64, WrFlags::SIGNALED, &[entry], remote));
+    }
+    pair.b.recv(1, &[]);
+    pair.a.send(|batch| batch.send(1, WrFlags::NONE, &[]));
+    assert_eq!(pair.b.success().wr_id, 1);
+    let written = pair.a.image[..800].to_vec();
+    pair.b.expect(0, &written);
+    pair.check();
+}
+
+/// The same as with the provider chosen at run time, and refused where the device needs another.
+fn provider_named_at_compile_time(target: &Target) {
+    let context = match target.open().into_provider::<Rxe>() {
+        Ok(context) => context,
+        Err(context) => {
+            assert!(!target.kind.is_rxe(), "{context:?}");
+            crate::harness::skip("the device's provider has no other name");
+        }
+    };
+    assert!(target.kind.is_rxe());
+    let (pd, mut cq) = (context.alloc_pd().unwrap(), context.create_cq(8).unwrap());
+    let pool = ironverbs::Pool::new(&pd, 2, 16).unwrap();
+    let builder = || ironverbs::QpBuilder::rc(&pd, &cq, &cq).port(target.port);
+    let (one, other) = (builder().build().unwrap(), builder().build().unwrap());
+    let (one_end, other_end) = (one.endpoint(), other.endpoint());
+    let (mut one, mut other) = (one.connect(&other_end).unwrap(), other.connect(&one_end).unwrap());
+    other.recv_slot(pool.take().unwrap()).unwrap();
+    let mut slot = pool.take().unwrap();
+    slot.copy_from_slice(b"sixteen bytes ok");
+    one.send_slot(slot, 16).unwrap();
+    let mut received = None;
+    let patience = crate::fixture::Patience::new();
+    while received.is_none() {
+        patience.check("the message is received");
+        if let Some(completion) = cq.poll().unwrap().next() {
+            let (slot, wc) = pool.reclaim(completion).unwrap();
+            received = wc.outcome.unwrap().opcode.is_recv().then_some(slot);
+        }
+    }
+    assert_eq!(*received.unwrap(), *b"sixteen bytes ok");
+}
+
+/// A program that starts another one does not hand it the device.
+fn descriptors_are_closed_on_exec(target: &Target) {
+    let half = Half::new(target, target.open(), &Setup { channel: true, ..Setup::default() });
+    let _events = half.context.async_events();
+    let mut found = 0;
+    for line in open_descriptors() {
+        let (fd, what) = line.split_once(" -> ").unwrap();
+        if what.contains("uverbs") || what.contains("infiniband") {
+            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
+            const O_CLOEXEC: u32 = 0o2000000;
+            assert_ne!(u32::from_str_radix(flags, 8).unwrap() & O_CLOEXEC, 0, "{line}");
+            found += 1;
+        }
+    }
+    assert!(found >= 3, "device, asynchronous events and channel have one each");
 }
 
 fn failed_creation_leaves_nothing(target: &Target) {

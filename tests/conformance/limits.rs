@@ -76,17 +76,22 @@ fn gid_index_that_is_empty(target: &Target) {
     let list = used.iter().map(|entry| entry.index.to_string()).collect::<Vec<_>>().join(", ");
     let error = QpBuilder::rc(&pd, &cq, &cq).port(target.port).gid_index(empty).build().unwrap_err();
     let port = target.port;
-    expect(error, &format!("query_gid: GID index is {empty}; that entry is empty; port {port} has a GID at index {list}"));
+    expect(
+        error,
+        &format!("query_gid: GID index is {empty}; that entry is empty; port {port} has a GID at index {list}"),
+    );
 }
 
 /// A named index is the one that is used.
 fn every_gid_index_that_is_there(target: &Target) {
     let setup = Setup::default();
     let table = target.open().gid_table().unwrap();
-    let indexes = table.iter().filter(|entry| entry.port == target.port).filter_map(|entry| u8::try_from(entry.index).ok());
+    let indexes =
+        table.iter().filter(|entry| entry.port == target.port).filter_map(|entry| u8::try_from(entry.index).ok());
     for index in indexes.map(GidIndex) {
         step(format!("GID index {index}"));
-        let named = Target { gid_index: Some(index), device: target.device.clone(), peer: target.device.clone(), ..*target };
+        let named =
+            Target { gid_index: Some(index), device: target.device.clone(), peer: target.device.clone(), ..*target };
         let mut pair = Pair::new(&named, &setup);
         assert_eq!((pair.a.gid_index, pair.b.gid_index), (Some(index), Some(index)));
         let gid = pair.a.context.query_gid(target.port, index).unwrap().unwrap().gid;
@@ -213,7 +218,8 @@ fn region_access_that_makes_no_sense(target: &Target) {
     let pd = context.alloc_pd().unwrap();
     for access in [AccessFlags::REMOTE_WRITE, AccessFlags::REMOTE_ATOMIC | AccessFlags::REMOTE_READ] {
         let error = pd.alloc_mr(4096, access).unwrap_err();
-        let text = format!("reg_mr: access is {:#x}; remote write and remote atomic need local write as well", access.bits());
+        let text =
+            format!("reg_mr: access is {:#x}; remote write and remote atomic need local write as well", access.bits());
         expect(error, &text);
     }
 }

@@ -197,7 +197,7 @@ pub fn exchange(target: &Target, pair: &mut Pair, op: Op, local: &Local, room: &
     // What should now be where.
     let targets = match op {
         Op::Send | Op::SendImm => into,
-        Op::Write | Op::WriteImm => vec![far..far + len],
+        Op::Write | Op::WriteImm => std::iter::once(far..far + len).collect(),
         Op::Read => from,
     };
     let mut rest = &payload[..];

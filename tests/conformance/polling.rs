@@ -122,8 +122,10 @@ fn many_queue_pairs_on_one_completion_queue(target: &Target) {
     }
     for (a, _) in &mut pairs {
         let qpn = a.qpn().get();
-        try_send(a, |batch| (0..MESSAGES).try_for_each(|id| batch.send_imm(id, WrFlags::SIGNALED, &[], qpn ^ id as u32)))
-            .unwrap();
+        try_send(a, |batch| {
+            (0..MESSAGES).try_for_each(|id| batch.send_imm(id, WrFlags::SIGNALED, &[], qpn ^ id as u32))
+        })
+        .unwrap();
     }
     let mut sent: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for wc in completions(&mut a_cq, PAIRS * MESSAGES as usize) {

@@ -20,7 +20,8 @@ tests! {
 /// positions left in a slot would show as wrong bytes at the peer.
 fn slots_keep_nothing_of_earlier_requests(target: &Target) {
     let mut rng = Rng::with_seed(31);
-    let mut pair = Pair::new(target, &Setup { send_wr: 3, recv_wr: 3, send_sge: 6, recv_sge: 6, cq_depth: 3, ..Setup::default() });
+    let mut pair =
+        Pair::new(target, &Setup { send_wr: 3, recv_wr: 3, send_sge: 6, recv_sge: 6, cq_depth: 3, ..Setup::default() });
     pair.scramble(&mut rng);
     let ops = [Op::Send, Op::SendImm, Op::Write, Op::WriteImm, Op::Read];
     let most = pair.a.qp.cap().max_send_sge as usize;
@@ -82,7 +83,9 @@ fn rings_of_different_sizes_wrap_under_load(target: &Target) {
                     [pair.b.sge(at, 10 + (id % 50) as usize), pair.b.sge(at + 80, 150)]
                 })
                 .collect();
-            pair.b.try_recv(|batch| (posted..).zip(&entries).try_for_each(|(id, entry)| batch.recv(id, entry))).unwrap();
+            pair.b
+                .try_recv(|batch| (posted..).zip(&entries).try_for_each(|(id, entry)| batch.recv(id, entry)))
+                .unwrap();
             posted += n;
         }
         // Some sends, each of its own shape, every third one signaled and so the last of each batch.
@@ -98,9 +101,10 @@ fn rings_of_different_sizes_wrap_under_load(target: &Target) {
         pair.a.send(|b| {
             for (i, (entries, payload)) in batch.iter().enumerate() {
                 let id = sent + i as u64;
-                let flags = if id % 3 == 0 || i + 1 == batch.len() { WrFlags::SIGNALED } else { WrFlags::NONE };
+                let flags =
+                    if id.is_multiple_of(3) || i + 1 == batch.len() { WrFlags::SIGNALED } else { WrFlags::NONE };
                 match payload.len() {
-                    1..=64 if id % 5 == 0 => b.send_imm(id, flags, Inline(payload), id as u32)?,
+                    1..=64 if id.is_multiple_of(5) => b.send_imm(id, flags, Inline(payload), id as u32)?,
                     _ => b.send_imm(id, flags, &entries[..], id as u32)?,
                 }
             }
@@ -152,7 +156,8 @@ fn completions_are_never_read_twice(target: &Target) {
     let mut next = 0;
     for _ in 0..200 {
         let burst = rng.usize(1..=capacity) as u64;
-        pair.a.send(|batch| (next..next + burst).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
+        pair.a
+            .send(|batch| (next..next + burst).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
         for wc in pair.a.successes(burst as usize) {
             assert_eq!(wc.wr_id, next);
             next += 1;

@@ -27,9 +27,8 @@ fn sends_and_receives_borrowed_buffers(target: &Target) {
         let question: Vec<u8> = (0..len).map(|_| rng.u8(..)).collect();
         let mut answer = vec![0; len + 10];
         let (a, b) = (&mut pair.a, &mut pair.b);
-        let received = b
-            .qp
-            .scope(&mut b.cq, LONG, |scope| {
+        let received =
+            b.qp.scope(&mut b.cq, LONG, |scope| {
                 scope.recv(&mut answer)?;
                 let sent = a.qp.scope(&mut a.cq, LONG, |scope| {
                     scope.send(&question)?;
@@ -56,9 +55,8 @@ fn writes_and_reads_the_peer(target: &Target) {
     let (mut back, mut more) = (vec![0; 150], vec![0; 200]);
     let (at, after) = (pair.b.remote(1000), pair.b.remote(1100));
     let a = &mut pair.a;
-    let all = a
-        .qp
-        .scope(&mut a.cq, LONG, |scope| {
+    let all =
+        a.qp.scope(&mut a.cq, LONG, |scope| {
             scope.write(&first, at)?;
             scope.write(&second, after)?;
             let written = scope.wait()?;
@@ -89,9 +87,8 @@ fn ends_in_time_when_nothing_comes(target: &Target) {
     let mut buffer = [0; 64];
     let started = Instant::now();
     let a = &mut pair.a;
-    let error = a
-        .qp
-        .scope(&mut a.cq, SHORT, |scope| {
+    let error =
+        a.qp.scope(&mut a.cq, SHORT, |scope| {
             scope.recv(&mut buffer)?;
             scope.wait()
         })
@@ -112,9 +109,8 @@ fn failures_are_told_and_everything_is_freed(target: &Target) {
     let wrong = ironverbs::RemoteAddr { addr: 0, rkey: ironverbs::Rkey(0) };
     let (bytes, mut buffer) = ([5u8; 10], [0; 10]);
     let a = &mut pair.a;
-    let all = a
-        .qp
-        .scope(&mut a.cq, LONG, |scope| {
+    let all =
+        a.qp.scope(&mut a.cq, LONG, |scope| {
             scope.recv(&mut buffer)?;
             scope.write(&bytes, wrong)?;
             scope.wait()
@@ -171,10 +167,8 @@ fn posts_no_more_than_the_queue_holds(target: &Target) {
     let capacity = pair.a.qp.cap().max_recv_wr as usize;
     let mut buffers = vec![[0u8; 8]; capacity + 1];
     let a = &mut pair.a;
-    let error = a
-        .qp
-        .scope(&mut a.cq, SHORT, |scope| buffers.iter_mut().try_for_each(|buffer| scope.recv(buffer)))
-        .unwrap_err();
+    let error =
+        a.qp.scope(&mut a.cq, SHORT, |scope| buffers.iter_mut().try_for_each(|buffer| scope.recv(buffer))).unwrap_err();
     assert_eq!(
         error.to_string(),
         "post_recv: buffer is 8 bytes; the queue is full: poll completions first, or ask for a deeper queue"

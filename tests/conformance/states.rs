@@ -1,14 +1,14 @@
 //! The life of a connection: states, attributes, and the same queue pair used again.
 
-use crate::fixture::{Half, Pair, Setup, Side, connect, prepare, recv_early, receives_may_be_late};
+use crate::fixture::{Half, Pair, Setup, Side, connect, prepare, receives_may_be_late, recv_early};
 use crate::harness::step;
 use crate::opcodes::{Local, Op, exchange};
 use crate::target::Target;
 use crate::tests;
 use fastrand::Rng;
 use ironverbs::{
-    AccessFlags, AckTimeout, Endpoint, Error, Gid, Grh, LinkLayer, Mtu, Path, PostError, Psn, QpState, QpUpdate, RnrTimer,
-    WcStatus, WrFlags,
+    AccessFlags, AckTimeout, Endpoint, Error, Gid, Grh, LinkLayer, Mtu, Path, PostError, Psn, QpState, QpUpdate,
+    RnrTimer, WcStatus, WrFlags,
 };
 
 tests! {
@@ -245,7 +245,8 @@ fn path_mtu_is_the_lower_of_both(target: &Target) {
     let mut options = a.prepared.connect_options();
     options.path_mtu = Some(above);
     let error = a.prepared.connect_with(&remote, &options).unwrap_err().error;
-    let text = format!("modify_qp: path_mtu is {above}; the active MTU is {active}; raise the link's MTU, or ask for less");
+    let text =
+        format!("modify_qp: path_mtu is {above}; the active MTU is {active}; raise the link's MTU, or ask for less");
     assert_eq!(error.to_string(), text);
 }
 

@@ -29,7 +29,8 @@ fn one_command_for_a_batch_and_none_to_poll(target: &Target) {
     // Soft-RoCE only: other devices' doorbells are no commands at all.
     let doorbell = u64::from(target.kind.is_rxe());
     for n in [1u64, 2, 15] {
-        send(&mut scene.a, |batch| (0..n).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote))).unwrap();
+        send(&mut scene.a, |batch| (0..n).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)))
+            .unwrap();
         assert_eq!(commands(), doorbell, "a batch of {n}");
         assert_eq!(completions(&mut scene.cq, n as usize).len(), n as usize);
         assert_eq!(commands(), 0, "polling");
@@ -52,7 +53,8 @@ fn refused_doorbell_loses_nothing(target: &Target) {
     let (entry, remote) = (scene.entry(), scene.mr.remote(0).unwrap());
     for errno in [Errno::EINTR, Errno::ENOMEM, Errno::EINVAL] {
         fault.fail_nth(0, errno);
-        let refused = send(&mut scene.a, |batch| (0..3).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
+        let refused =
+            send(&mut scene.a, |batch| (0..3).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
         assert_eq!(refused, Err(PostError::Doorbell(errno)));
         assert_eq!(scene.cq.poll_one().unwrap(), None);
         send(&mut scene.a, |batch| batch.write(3, WrFlags::SIGNALED, &[entry], remote)).unwrap();

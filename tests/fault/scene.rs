@@ -9,8 +9,8 @@
 use crate::target::{Target, kernel_objects};
 use ironverbs::sys::{Fault, Linux, Sys};
 use ironverbs::{
-    AccessFlags, CompChannel, Context, Cq, DeviceInfo, Error, Memory, Mr, Notify, Pd, PostError, Qp, QpBuilder, SendBatch,
-    Sge, Wc,
+    AccessFlags, CompChannel, Context, Cq, DeviceInfo, Error, Memory, Mr, Notify, Pd, PostError, Qp, QpBuilder,
+    SendBatch, Sge, Wc,
 };
 use std::ptr::NonNull;
 use std::sync::Arc;
