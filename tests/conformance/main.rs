@@ -20,6 +20,7 @@ mod scope;
 mod states;
 mod target;
 mod threads;
+mod volume;
 
 fn main() -> std::process::ExitCode {
     harness::main(&[
@@ -35,5 +36,6 @@ fn main() -> std::process::ExitCode {
         scope::TESTS,
         limits::TESTS,
         threads::TESTS,
+        volume::TESTS,
     ])
 }
