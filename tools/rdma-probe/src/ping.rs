@@ -24,6 +24,9 @@ use std::time::Instant;
 /// Longest message that is copied into its work request, where the device can do that. Longer ones gain nothing by it.
 const MAX_INLINE_BYTES: u32 = 128;
 
+/// Sends for each completion of a send, where completions are polled for.
+const SIGNAL_EVERY: u32 = 16;
+
 /// What `ibv_rc_pingpong` uses unless told otherwise. Both ends need the same.
 const DEFAULT_MTU: Mtu = Mtu::B1024;
 
@@ -199,8 +202,11 @@ impl<'a> Place<'a> {
         let Self { args, context, pd, .. } = self;
         let buffers = Buffers::new(pd, role, args.size, args.iters, args.check)?;
         let channel = if args.events { Some(context.create_comp_channel()?) } else { None };
-        // One send and all receives can complete before any is polled.
-        let mut cq = context.cq_builder(args.rx_depth.saturating_add(1));
+        // Completions wake this end up when it sleeps; the one of its own send comes while the peer is at work.
+        let signal_every = if args.events { 1 } else { SIGNAL_EVERY };
+        let send_depth = Turn::send_depth(signal_every);
+        // If the peer goes, all sends and all receives complete before any is polled.
+        let mut cq = context.cq_builder(args.rx_depth.saturating_add(send_depth));
         if let Some(channel) = &channel {
             cq = cq.channel(channel);
         }
@@ -208,7 +214,7 @@ impl<'a> Place<'a> {
         let inline = if args.size <= MAX_INLINE_BYTES { args.size } else { 0 };
         let mut qp = QpBuilder::rc(pd, &cq, &cq)
             .port(args.ib_port)
-            .max_send_wr(1)
+            .max_send_wr(send_depth)
             .max_recv_wr(args.rx_depth)
             .max_inline_bytes(inline);
         match (args.gid_index, want) {
@@ -217,7 +223,7 @@ impl<'a> Place<'a> {
             (None, None) => {}
         }
         let mut qp = qp.build()?;
-        let turn = Turn::new(args.iters, args.rx_depth, role == Role::Client);
+        let turn = Turn::new(args.iters, args.rx_depth, signal_every, role == Role::Client);
         let mut parts = Parts { role, cq, channel, buffers, size: args.size, turn };
         parts.post_first_receives(&mut qp)?;
         Ok(Half { parts, qp })

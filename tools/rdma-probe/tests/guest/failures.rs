@@ -45,7 +45,7 @@ fn wrong_values(device: &Device) {
         (2, &["-g", "200"], &["GID index", "200"]),
         (2, &["-g", "255"], &["GID index", "255"]),
         (2, &["-m", "4096"], &["--mtu", "4096"]),
-        (2, &["-r", "4000000"], &["4000001"]),
+        (2, &["-r", "4000000"], &["400"]),
         (3, &["-d", "no-such-device"], &["no-such-device"]),
     ];
     for (code, args, words) in cases {
