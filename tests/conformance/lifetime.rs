@@ -155,8 +155,7 @@ fn close_gives_the_memory_back(target: &Target) {
     let mut expected = bytes;
     expected[100..103].copy_from_slice(&[1, 2, 3]);
     assert_eq!(mr.close().unwrap(), expected);
-    let boxed: Box<[u8]> = vec![7; 33].into();
-    assert_eq!(*Mr::register(&pd, boxed, AccessFlags::LOCAL_READ).unwrap().close().unwrap(), [7; 33]);
+    assert_eq!(Mr::register(&pd, vec![7; 33], AccessFlags::LOCAL_READ).unwrap().close().unwrap(), [7; 33]);
 }
 
 /// A region that is dropped while a message for it is under way: it fails, and the memory is used for something else.
