@@ -28,8 +28,9 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// `ptr .. ptr + len_bytes` must be valid for reads and writes, by volatile or atomic access, until `owner` is
-    /// dropped, wherever `owner` is moved to in the meantime. No Rust reference to the memory may exist meanwhile.
+    /// `ptr .. ptr + len_bytes` must be valid for reads and writes until `owner` is dropped, wherever `owner` is moved to
+    /// in the meantime: at any time by volatile or atomic access, and by ordinary access to what the other side leaves
+    /// alone by the protocol of the memory, as an unpublished slot of a ring. No Rust reference to the memory may exist meanwhile.
     pub unsafe fn from_raw(ptr: NonNull<u8>, len_bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
         Self { ptr, len_bytes, _owner: owner }
     }

@@ -98,7 +98,8 @@ layout!(SendState, 64, iova @ 8, mask @ 16, ssn @ 32, has_rd_atomic @ 36, dma @ 
 /// Where the payload of a work request is, and how much of it is done. Scatter/gather entries or inline data follow.
 #[doc(alias = "rxe_dma_info")]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
+// Aligned as in C, where scatter/gather entries belong to the structure.
+#[repr(C, align(8))]
 pub struct DmaInfo {
     /// Bytes in all.
     pub length: u32,
@@ -199,3 +200,6 @@ pub mod send_flags {
     /// The payload is in the work queue element itself.
     pub const INLINE: u32 = 8;
 }
+
+#[cfg(all(test, not(loom)))]
+mod check;

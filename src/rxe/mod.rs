@@ -107,5 +107,7 @@ fn explain_inline(error: Error, max_inline_data: u32) -> Error {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
+mod create_tests;
+#[cfg(all(test, not(loom)))]
 mod testing;

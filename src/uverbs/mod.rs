@@ -30,7 +30,7 @@ pub mod types;
 pub mod wr;
 
 #[cfg(test)]
-mod fake;
+pub mod fake;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]

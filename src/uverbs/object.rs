@@ -99,12 +99,14 @@ pub struct Handle {
     id: u32,
     /// Set once the object is gone.
     destroyed: Option<Destroyed>,
+    /// Set once it is recorded as a leak.
+    leaked: bool,
 }
 
 impl Handle {
     /// `id` was just returned by a command that made an object of `kind` in `context`.
     pub(super) fn new(context: &Arc<Ucontext>, kind: ObjectKind, id: u32) -> Self {
-        Self { context: Arc::clone(context), kind, id, destroyed: None }
+        Self { context: Arc::clone(context), kind, id, destroyed: None, leaked: false }
     }
 
     /// The kernel's number of the object.
@@ -131,6 +133,18 @@ impl Handle {
         })
     }
 
+    /// Destroys the object, in a destructor: a refusal is recorded as a [`Leak`], and not tried again. Returns whether the
+    /// object is gone; if it is not, memory that the device may use for it must be leaked with it.
+    pub fn destroy_or_leak(&mut self) -> bool {
+        if !self.leaked
+            && let Err(errno) = self.destroy_now()
+        {
+            self.context.record_leak(Leak { kind: self.kind, handle: self.id, errno });
+            self.leaked = true;
+        }
+        !self.leaked
+    }
+
     fn destroy_now(&mut self) -> Result<Destroyed, Errno> {
         if let Some(destroyed) = self.destroyed {
             return Ok(destroyed);
@@ -146,9 +160,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let Err(errno) = self.destroy_now() {
-            self.context.record_leak(Leak { kind: self.kind, handle: self.id, errno });
-        }
+        self.destroy_or_leak();
     }
 }
 

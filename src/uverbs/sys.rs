@@ -31,6 +31,8 @@ pub trait Sys: Send + Sync {
 ///   memory region is deregistered, it touches that region no more.
 /// - A file descriptor that a command returns is open, is not owned by anyone else, and behaves as the kernel's does.
 /// - Values in answers are true: a queue's size covers its ring, and a handle names the object it was returned for.
+/// - A slot of a mapped ring is touched only while the ring's index words give it to the device, and what the device did
+///   there is ordered before the store that gives it back.
 ///
 /// *Caller*:
 /// - A command is as long as its header says.

@@ -66,7 +66,7 @@ impl CompChannel {
     /// Blocks until there is an event to drain; `false` if none came within `timeout`.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         let never = AtomicBool::new(false);
-        self.inner.wait_readable(Instant::now() + timeout, &self.inner.context, &never)
+        self.inner.wait_readable(deadline(timeout), &self.inner.context, &never)
     }
 
     pub(super) fn inner(&self) -> &Arc<ChannelInner> {
@@ -122,6 +122,12 @@ fn wait_for(fd: BorrowedFd<'_>, events: Option<BorrowedFd<'_>>, timeout: Duratio
     }
     let is_in = |fd: &PollFd<'_>| got(fd).contains(PollFlags::POLLIN);
     Ok((is_in(&fds[0]), events.is_some() && is_in(&fds[1])))
+}
+
+/// When a wait that starts now ends. A time-out beyond what the clock can tell is as good as none.
+pub(super) fn deadline(timeout: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    Instant::now() + timeout.min(CENTURY)
 }
 
 /// Milliseconds, rounded up so that a short wait is not a busy one.

@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use super::channel::{ChannelInner, CompChannel};
+use super::channel::{ChannelInner, CompChannel, deadline};
 use super::device::{Context, ContextInner};
 use super::events::Source;
 use super::mr::CloseError;
@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Which completion queue an event is about: unique within its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -222,10 +222,13 @@ impl<P: Provider> Cq<P> {
             let limit = "it serves several completion queues; wait on the CompChannel";
             return Err(Error::invalid(Verb::GetCqEvent, "completion channel", "shared", limit));
         }
+        if shared.health.overrun.load(Ordering::Relaxed) {
+            return Err(Error::CqOverrun { verb: Verb::GetCqEvent });
+        }
         if self.poller.has_entry() {
             return Ok(true);
         }
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         loop {
             // Events of earlier arms go first, then the arm, then the look: a completion before the arm is seen by the
             // look, one after it raises an event.

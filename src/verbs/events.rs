@@ -1,5 +1,6 @@
 //! Asynchronous events: what happens to a device and its objects outside any work request.
 
+use super::channel::deadline;
 use super::cq::{CqHealth, CqId};
 use super::device::ContextInner;
 use crate::uverbs::error::{Error, Verb};
@@ -64,7 +65,7 @@ impl AsyncEvents {
     ///
     /// The kernel does not end this wait when the context is closed, so it always has an end of its own.
     pub fn next(&self, timeout: Duration) -> Result<Option<AsyncEvent>, Error> {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         loop {
             if let Some(event) = self.try_next()? {
                 return Ok(Some(event));

@@ -101,25 +101,24 @@ impl Pages {
     }
 }
 
-// SAFETY: the mapping belongs to `self` alone, does not move with it, and is readable and writable.
+// SAFETY: the mapping belongs to `self` alone, does not move with it, and is readable and writable; `MmapMut` keeps a raw
+// pointer to it.
 unsafe impl Memory for Pages {
     fn as_bytes(&mut self) -> NonNull<[u8]> {
-        NonNull::from(&mut self.map[..self.len_bytes])
+        NonNull::slice_from_raw_parts(
+            NonNull::new(self.map.as_mut_ptr()).unwrap_or(NonNull::dangling()),
+            self.len_bytes,
+        )
     }
 }
 
-// SAFETY: a box owns its heap memory alone, and moving the box does not move it. The box is kept in a `ManuallyDrop`
-// that no code looks into while the region is registered.
-unsafe impl Memory for Box<[u8]> {
-    fn as_bytes(&mut self) -> NonNull<[u8]> {
-        NonNull::from(&mut **self)
-    }
-}
-
-// SAFETY: as for the boxed slice; the vector is never grown while it is registered, and its length does not change.
+// SAFETY: a vector owns its heap memory alone, and moving the vector neither moves it nor claims it anew, as moving a box
+// would. The vector is kept in a `ManuallyDrop` that no code looks into while the region is registered, so that it is not
+// grown and its length does not change.
 unsafe impl Memory for Vec<u8> {
     fn as_bytes(&mut self) -> NonNull<[u8]> {
-        NonNull::from(&mut **self)
+        // `as_mut_ptr` makes no reference to the bytes that would end when the vector is used again.
+        NonNull::slice_from_raw_parts(NonNull::new(self.as_mut_ptr()).unwrap_or(NonNull::dangling()), self.len())
     }
 }
 
@@ -167,6 +166,11 @@ impl Region {
 
     pub(super) fn deregister(&mut self) -> Result<(), Error> {
         self.handle.destroy().map(drop)
+    }
+
+    /// Deregisters in a destructor. Returns whether the device is done with the memory.
+    fn deregister_or_leak(&mut self) -> bool {
+        self.handle.destroy_or_leak()
     }
 
     pub(super) fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
@@ -322,7 +326,7 @@ unsafe fn copy_volatile(from: *const u8, to: *mut u8, n: usize) {
 
 impl<M: Memory> Drop for Mr<M> {
     fn drop(&mut self) {
-        if self.region.deregister().is_ok() {
+        if self.region.deregister_or_leak() {
             // SAFETY: dropped here only, once; the device is done with it.
             unsafe { ManuallyDrop::drop(&mut self.memory) }
         }

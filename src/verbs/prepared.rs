@@ -241,7 +241,8 @@ pub struct ConnectOptions {
     pub flow_label: u32,
     /// Local ACK timeout. Default code 14, 67 ms.
     pub timeout: AckTimeout,
-    /// Retries after a timeout, 0 to 7. Default 7.
+    /// Retries after a timeout, 0 to 7. Default 6: Soft-RoCE takes 7 for retries without end (`COMPST_ERROR_RETRY` in
+    /// `drivers/infiniband/sw/rxe/rxe_comp.c`), and a peer that is gone would then never give an error.
     pub retry_count: u8,
     /// Retries after a receiver-not-ready NAK, 0 to 6; 7 retries for ever. Default 6, so that a peer that never posts a
     /// receive gives an error and not a hang.
@@ -297,7 +298,7 @@ impl<P: Provider> PreparedQp<P> {
             hop_limit: 64,
             flow_label: 0,
             timeout: AckTimeout::DEFAULT,
-            retry_count: 7,
+            retry_count: 6,
             rnr_retry: 6,
             min_rnr_timer: RnrTimer::DEFAULT,
             max_rd_atomic: at_most(attr.max_qp_init_rd_atom),

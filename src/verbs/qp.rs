@@ -152,7 +152,7 @@ impl<P: Provider> Drop for QpCore<P> {
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
             self.recv_cq.attached.fetch_sub(1, Ordering::Relaxed);
         }
-        if self.destroy().is_ok() {
+        if self.handle.destroy_or_leak() {
             self.free_queues();
         }
     }

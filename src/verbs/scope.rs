@@ -10,6 +10,7 @@
 //! the kernel refuses that, the process is aborted, since borrowed memory cannot be leaked.
 #![allow(unsafe_code)]
 
+use super::channel::deadline;
 use super::cq::Cq;
 use super::mr::{AccessFlags, Region};
 use super::pd::Pd;
@@ -146,7 +147,7 @@ impl<'env, P: Provider> Scope<'_, 'env, P> {
     }
 
     fn wait_for(&mut self, timeout: Duration) -> Result<(), Error> {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         while self.posted > 0 {
             let mut completions = self.cq.poll().map_err(|_| Error::CqOverrun { verb: Verb::PollCq })?;
             let before = self.posted;

@@ -2,6 +2,11 @@
 //!
 //! Offsets and values are from `rdma_user_rxe.h` and the opcode numbers of `ib_user_verbs.h`. Bytes left `ff` are those
 //! that the kernel does not read for the opcode: the rest of the union, and what follows the payload.
+//!
+//! The rxe provider of rdma-core 44 was made to post the same work requests into such a ring on Linux 6.12. Wherever it
+//! writes a byte, it writes the same, with two exceptions: `ssn`, which it counts and the kernel does not look at, and
+//! `num_sge` of inline data, where it leaves the caller's number. It does not write `status`, `mask` to `ack_length`,
+//! `has_rd_atomic` and `dma.reserved`.
 
 use super::tests::{queue, sge};
 use crate::rxe::testing::hex;

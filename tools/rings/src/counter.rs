@@ -10,17 +10,14 @@
 //! The one unsafe block lets a child ask to be traced between `fork` and `exec`.
 #![allow(unsafe_code)]
 
+use crate::table::Counts;
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-
-/// The counts of each operation by its name, in the order in which they were made.
-pub type Counts = BTreeMap<String, Vec<u64>>;
 
 /// `si_code` of a breakpoint (`SI_KERNEL`); that of a step is `TRAP_TRACE`.
 const BREAKPOINT: i32 = 0x80;

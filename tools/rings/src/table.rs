@@ -1,9 +1,12 @@
 //! The table: which operations there are, and how their counts are shown.
 
-use crate::counter::Counts;
 use anyhow::{Result, ensure};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
+
+/// The counts of each operation by its name, in the order in which they were made.
+pub type Counts = BTreeMap<String, Vec<u64>>;
 
 /// An operation: its name at the mark, its title, and how many requests or completions one count covers.
 struct Operation(&'static str, &'static str, u32);

@@ -7,14 +7,17 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use cpio::newc;
 
+use crate::args::Device;
 use crate::cache::Cache;
 use crate::job::Job;
 use crate::kernel::Kernel;
 use crate::modules::{self, Modules};
 use crate::packages;
 
-/// In the order in which the guest inserts them.
-const EARLY: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
+/// What reaches the host's root. In the order in which the guest inserts them, each after those it needs.
+const FOR_ROOT: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
+/// What the devices are made of. rxe creates no link before there is a crc32, with which it computes its ICRC.
+const FOR_RXE: &[&str] = &["crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm"];
 
 /// The applets of busybox that `guest/init.sh` calls.
 const APPLETS: &[&str] = &[
@@ -46,7 +49,8 @@ pub fn build(cache: &Cache, kernel: &Kernel, job: &Job) -> Result<File> {
     }
 
     let mut early = String::new();
-    for file in Modules::read(&kernel.modules)?.in_order(EARLY) {
+    let wanted = [FOR_ROOT, &for_device(job.device)].concat();
+    for file in Modules::read(&kernel.modules)?.in_order(&wanted) {
         let name = format!("modules/{}.ko", modules::name_of(&file.to_string_lossy()));
         disk.add(&name, PLAIN, &modules::contents(&file)?)?;
         early += &format!("/{name}\n");
@@ -60,6 +64,15 @@ pub fn build(cache: &Cache, kernel: &Kernel, job: &Job) -> Result<File> {
     file.write_all(&disk.finish()?)?;
     file.rewind()?;
     Ok(file)
+}
+
+/// The modules inserted at once for a device, which is faster than to have the guest look for them.
+fn for_device(device: Device) -> Vec<&'static str> {
+    match device {
+        Device::None => Vec::new(),
+        Device::Rxe => [FOR_RXE, &["dummy"]].concat(),
+        Device::RxePair => [FOR_RXE, &["veth"]].concat(),
+    }
 }
 
 /// A statically linked busybox: this machine's, or the one of Debian's package in the cache.

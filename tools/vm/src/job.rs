@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::args::Args;
+use crate::args::{Args, Device};
 use crate::kernel::Kernel;
 
 /// The files for the guest, and the directories to share with it.
@@ -15,6 +15,8 @@ pub struct Job {
     pub files: Vec<(&'static str, Vec<u8>)>,
     /// Paths from the root. The guest mounts the one at index N by the tag `shareN`.
     pub shares: Vec<PathBuf>,
+    /// The devices to create.
+    pub device: Device,
 }
 
 /// The folders every command gets in its PATH, whatever the caller's.
@@ -42,6 +44,7 @@ impl Job {
                 ("device", include_bytes!("guest/device.sh").to_vec()),
             ],
             shares,
+            device: args.device,
         })
     }
 }

@@ -7,14 +7,6 @@
 set -eu
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 kind=$1 mtu=$2
-for tool in ip rdma modprobe; do
-    command -v $tool >/dev/null || { echo "no program $tool: install iproute2 and kmod" >&2; exit 1; }
-done
-
-# rxe computes its ICRC with the kernel's crc32, and refuses to create a link until one is there.
-modprobe crc32_generic 2>/dev/null || modprobe crc32_pclmul 2>/dev/null || modprobe crc32
-modprobe -a rdma_rxe ib_uverbs rdma_ucm
-
 # Without duplicate address detection an IPv6 address, and so its GID, is usable at once.
 echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad
 

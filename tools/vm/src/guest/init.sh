@@ -6,7 +6,7 @@
 #   /job/shares    the host directories to mount read-write, one a line (9p tags share0, share1, …)
 #   /job/command   the script to run in the host's root
 #   /job/device    the script that creates the RDMA devices there
-#   /job/early     the modules to insert first, one file a line, each after those it needs
+#   /job/early     the modules to insert, one file a line, each after those it needs
 #
 # The three virtio ports carry stdout, stderr and the report ("exit N", or "fail" and the reason).
 export PATH=/bin

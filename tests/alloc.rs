@@ -1,0 +1,273 @@
+//! Post and poll allocate nothing: counted by an allocator that counts.
+//!
+//! Needs a device, which `IRONVERBS_TEST_DEVICE` names; `IRONVERBS_TEST_PORT` (default 1) and `IRONVERBS_TEST_GID_INDEX` (default:
+//! the one that fits best) choose the rest.
+//!
+//! # Safety argument
+//!
+//! The allocator hands every request on to the system's as it came, and counts. Raw batches name memory of a region that
+//! outlives the queue pairs, and no reference to that memory is made.
+#![allow(unsafe_code)]
+
+use ironverbs::{
+    AccessFlags, Context, Cq, GidIndex, Inline, InlinePieces, Mr, Pages, Pd, Pool, PortNum, PreparedQp, Provider, Qp,
+    QpBuilder, RemoteAddr, Rxe, Sge, Wc, WcStatus, WrFlags,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::env;
+use std::hint::black_box;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+const DEPTH: u32 = 32;
+const SLOT: usize = 256;
+const ROUNDS: u64 = 300;
+
+struct Counting;
+
+thread_local! {
+    /// Calls of the allocator by this thread: the test harness has others.
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    CALLS.set(CALLS.get() + 1);
+}
+
+// SAFETY: each method passes its arguments to the system's allocator, which obeys the rules of `GlobalAlloc`, as the caller
+// does. The counter is constant at first and is not dropped, so that counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: passed on to the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: passed on to the caller.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: passed on to the caller.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: passed on to the caller.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often `f` calls the allocator.
+fn allocations(f: impl FnOnce()) -> u64 {
+    let before = CALLS.get();
+    f();
+    CALLS.get() - before
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(black_box(Box::new(1)))), 2, "an allocation and its end");
+    assert_eq!(allocations(|| drop(black_box(Vec::<u8>::new()))), 0);
+    let mut vec = vec![0_u8; 10];
+    assert_eq!(allocations(|| vec.reserve(black_box(1000))), 1);
+}
+
+#[test]
+fn batches_and_polls_allocate_nothing() {
+    let Some(context) = context("batches_and_polls_allocate_nothing") else { return };
+    Pair::new(&context).batches();
+    if let Ok(context) = context.into_provider::<Rxe>() {
+        Pair::new(&context).batches();
+    }
+}
+
+#[test]
+fn pool_slots_go_round_without_allocating() {
+    let Some(context) = context("pool_slots_go_round_without_allocating") else { return };
+    Pair::new(&context).slots();
+}
+
+/// The device to test on. Without one, says so past the test harness, which shows the output of failed tests only.
+fn context(test: &str) -> Option<Context> {
+    match env::var("IRONVERBS_TEST_DEVICE") {
+        Ok(name) if !name.is_empty() => Some(Context::open(&name).unwrap()),
+        _ => {
+            let _ = writeln!(std::io::stderr(), "{test}: skipped: IRONVERBS_TEST_DEVICE names no device");
+            None
+        }
+    }
+}
+
+/// Two queue pairs of one device, connected to each other. All completions are signaled.
+struct Pair<P: Provider> {
+    a: Qp<P>,
+    b: Qp<P>,
+    sent: Cq<P>,
+    received: Cq<P>,
+    /// Dropped last.
+    mr: Mr<Pages>,
+    pd: Pd,
+}
+
+impl<P: Provider> Pair<P> {
+    fn new(context: &Context<P>) -> Self {
+        let pd = context.alloc_pd().unwrap();
+        let mr = pd.alloc_mr(4096, AccessFlags::ALL).unwrap();
+        let (sent, received) = (context.create_cq(4 * DEPTH).unwrap(), context.create_cq(4 * DEPTH).unwrap());
+        let prepare = || {
+            let mut builder = QpBuilder::rc(&pd, &sent, &received)
+                .max_send_wr(DEPTH)
+                .max_recv_wr(DEPTH)
+                .max_send_sge(2)
+                .max_recv_sge(2)
+                .max_inline_bytes(32)
+                .port(number("PORT").map_or(PortNum::ONE, |port| PortNum::new(port).unwrap()))
+                .access(AccessFlags::ALL);
+            if let Some(index) = number("GID_INDEX") {
+                builder = builder.gid_index(GidIndex(index));
+            }
+            builder.build().unwrap()
+        };
+        let (a, b): (PreparedQp<P>, PreparedQp<P>) = (prepare(), prepare());
+        let (to_a, to_b) = (a.endpoint(), b.endpoint());
+        Self { a: a.connect(&to_b).unwrap(), b: b.connect(&to_a).unwrap(), sent, received, mr, pd }
+    }
+
+    /// Every kind of work request, received and polled in every way.
+    fn batches(&mut self) {
+        let sges = [self.mr.sge(0..8).unwrap(), self.mr.sge(16..24).unwrap()];
+        let remote = self.mr.remote(1024).unwrap();
+        let mut values: Vec<Wc> = Vec::with_capacity(DEPTH as usize);
+        // Once outside the count, for what is set up on first use.
+        self.batch(&sges, remote, &mut values);
+        let allocations = allocations(|| {
+            for _ in 0..ROUNDS {
+                self.batch(&sges, remote, &mut values);
+            }
+        });
+        assert_eq!(allocations, 0, "in {ROUNDS} rounds");
+    }
+
+    fn batch(&mut self, sges: &[Sge; 2], remote: RemoteAddr, values: &mut Vec<Wc>) {
+        const SIGNALED: WrFlags = WrFlags::SIGNALED;
+        const RECEIVES: usize = 6;
+        const SENDS: usize = 10;
+        let mut receives = self.b.recv_batch();
+        for wr_id in 0..RECEIVES as u64 {
+            receives.recv(wr_id, sges).unwrap();
+        }
+        // SAFETY: the region outlives the queue pairs, and nothing refers to its memory.
+        unsafe { receives.submit().unwrap() };
+
+        let mut sends = self.a.send_batch();
+        sends.reserve(SENDS as u32).unwrap();
+        sends.send(0, SIGNALED, sges).unwrap();
+        sends.send_imm(1, SIGNALED, &sges[..1], 1).unwrap();
+        sends.send(2, SIGNALED, Inline(b"inline")).unwrap();
+        sends.send(3, SIGNALED, InlinePieces(&[b"in", b"line"])).unwrap();
+        sends.write(4, SIGNALED, sges, remote).unwrap();
+        sends.write_imm(5, SIGNALED, Inline(b"inline"), remote, 2).unwrap();
+        sends.read(6, SIGNALED, sges, remote).unwrap();
+        sends.compare_swap(7, SIGNALED, sges[0], remote, 1, 2).unwrap();
+        sends.fetch_add(8, SIGNALED, sges[1], remote, 3).unwrap();
+        // Fenced work comes last, and is no READ or atomic: rxe never sends again what is fenced while a READ or atomic
+        // from there on is under way (rxe_wqe_is_fenced in drivers/infiniband/sw/rxe/rxe_req.c, kernels 6.1 to 6.12).
+        sends.send(9, SIGNALED | WrFlags::FENCE | WrFlags::SOLICITED, &[]).unwrap();
+        // SAFETY: as above.
+        unsafe { sends.submit().unwrap() };
+
+        // A batch that is given up leaves no trace.
+        let mut dropped = self.a.send_batch();
+        dropped.send(10, SIGNALED, sges).unwrap();
+        drop(dropped);
+
+        let deadline = Deadline::new();
+        let mut sent = 0;
+        while sent < SENDS {
+            let mut completions = self.sent.poll().unwrap();
+            while let Some(completion) = completions.next() {
+                assert_eq!((completion.wr_id(), completion.status()), (sent as u64, WcStatus::SUCCESS));
+                assert!(completion.outcome().is_ok());
+                sent += 1;
+            }
+            deadline.check();
+        }
+        values.clear();
+        while values.len() < RECEIVES - 1 {
+            self.received.poll_into(values).unwrap();
+            deadline.check();
+        }
+        while values.len() < RECEIVES {
+            values.extend(self.received.poll_one().unwrap());
+            deadline.check();
+        }
+        assert!(values.iter().all(|wc| wc.status() == WcStatus::SUCCESS), "{values:?}");
+    }
+
+    /// Slots are taken, posted on both sides, and reclaimed.
+    fn slots(&mut self) {
+        let pool = Pool::new(&self.pd, DEPTH, SLOT).unwrap();
+        self.round(&pool);
+        let allocations = allocations(|| {
+            for _ in 0..ROUNDS {
+                self.round(&pool);
+            }
+        });
+        assert_eq!(allocations, 0, "in {ROUNDS} rounds");
+    }
+
+    fn round(&mut self, pool: &Pool) {
+        for _ in 0..DEPTH / 2 {
+            self.b.recv_slot(pool.take().unwrap()).unwrap();
+        }
+        for fill in 0..DEPTH / 2 {
+            let mut slot = pool.take().unwrap();
+            slot.fill(fill as u8);
+            self.a.send_slot(slot, SLOT as u32).unwrap();
+        }
+        assert!(pool.take().is_none(), "every slot is posted");
+        let deadline = Deadline::new();
+        let mut reclaimed = 0;
+        while reclaimed < DEPTH {
+            for cq in [&mut self.sent, &mut self.received] {
+                let mut completions = cq.poll().unwrap();
+                while let Some(completion) = completions.next() {
+                    let (slot, wc) = pool.reclaim(completion).unwrap();
+                    assert_eq!(wc.status(), WcStatus::SUCCESS);
+                    drop(slot);
+                    reclaimed += 1;
+                }
+            }
+            deadline.check();
+        }
+    }
+}
+
+/// The number in `IRONVERBS_TEST_…`, if it is set.
+fn number<T: std::str::FromStr<Err: std::fmt::Debug>>(name: &str) -> Option<T> {
+    env::var(format!("IRONVERBS_TEST_{name}")).ok().map(|text| text.parse().unwrap())
+}
+
+/// Ends a test whose completions do not come.
+struct Deadline(Instant);
+
+impl Deadline {
+    fn new() -> Self {
+        Self(Instant::now() + Duration::from_secs(30))
+    }
+
+    /// Also leaves the processor to the kernel's workers.
+    fn check(&self) {
+        assert!(Instant::now() < self.0, "the completions did not come");
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}

@@ -1,0 +1,41 @@
+//! The conformance suite: what the library promises, on a real device.
+//!
+//! `IRONVERBS_TEST_DEVICE` names the device (as `rxe0`); without it every test is reported as ignored.
+//! `IRONVERBS_TEST_PEER` names a second device of this host for the other side of each connection (default: the same one),
+//! `IRONVERBS_TEST_PORT` the port (default 1) and `IRONVERBS_TEST_GID_INDEX` the GID index (default: chosen by the
+//! library) of both.
+
+mod capacity;
+mod errors;
+mod events;
+mod fixture;
+mod harness;
+mod lifetime;
+mod limits;
+mod opcodes;
+mod polling;
+mod pool;
+mod rings;
+mod scope;
+mod states;
+mod target;
+mod threads;
+mod volume;
+
+fn main() -> std::process::ExitCode {
+    harness::main(&[
+        opcodes::TESTS,
+        capacity::TESTS,
+        rings::TESTS,
+        polling::TESTS,
+        errors::TESTS,
+        states::TESTS,
+        events::TESTS,
+        lifetime::TESTS,
+        pool::TESTS,
+        scope::TESTS,
+        limits::TESTS,
+        threads::TESTS,
+        volume::TESTS,
+    ])
+}

@@ -1,0 +1,132 @@
+//! The device under test, as the environment names it, and what this machine tells about it.
+
+use ironverbs::{Context, DriverId, GidIndex, PortNum, devices};
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::process::Command;
+use std::str::FromStr;
+
+/// The device under test.
+pub struct Target {
+    /// Its name, as `rxe0`.
+    pub device: String,
+    /// The device of the other side; the same one if none is named.
+    pub peer: String,
+    /// The port, of both.
+    pub port: PortNum,
+    /// The GID index, of both; the library's choice if none is named.
+    pub gid_index: Option<GidIndex>,
+    /// Kernel and driver, which decide how some errors look.
+    pub kind: Kind,
+}
+
+/// Which driver, and for Soft-RoCE which kernel, is tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Soft-RoCE of Linux 6.1.
+    Rxe6_1,
+    /// Soft-RoCE of Linux 6.12.
+    Rxe6_12,
+    /// Soft-RoCE of another kernel.
+    Rxe,
+    /// Another driver.
+    Other,
+}
+
+impl Kind {
+    pub fn is_rxe(self) -> bool {
+        self != Self::Other
+    }
+}
+
+impl Target {
+    /// From `IRONVERBS_TEST_DEVICE`, `…_PEER`, `…_PORT` and `…_GID_INDEX`; `None` if no device is named. A value that makes
+    /// no sense is an error, not a reason to skip.
+    pub fn from_env() -> Result<Option<Self>, String> {
+        let Some(device) = variable::<String>("DEVICE")? else {
+            return Ok(None);
+        };
+        let all = devices().map_err(|error| error.to_string())?;
+        let peer = variable("PEER")?.unwrap_or_else(|| device.clone());
+        for name in [&device, &peer] {
+            if !all.iter().any(|info| info.name == *name) {
+                let names = all.iter().map(|info| info.name.as_str()).collect::<Vec<_>>().join(", ");
+                return Err(format!("no RDMA device {name} on this host; there is: {names}"));
+            }
+        }
+        let driver = all.iter().find(|info| info.name == device).and_then(|info| info.driver);
+        let port = PortNum::new(variable("PORT")?.unwrap_or(1)).map_err(|error| error.to_string())?;
+        let gid_index = variable("GID_INDEX")?.map(GidIndex);
+        Ok(Some(Self { device, peer, port, gid_index, kind: kind(driver) }))
+    }
+
+    /// Opens the device of one side.
+    pub fn open(&self) -> Context {
+        Context::open(&self.device).unwrap()
+    }
+
+    /// Opens the device of the other side: again the same one, if there is only one.
+    pub fn open_peer(&self) -> Context {
+        Context::open(&self.peer).unwrap()
+    }
+}
+
+/// The value of `IRONVERBS_TEST_…`.
+fn variable<T: FromStr>(name: &str) -> Result<Option<T>, String> {
+    let name = format!("IRONVERBS_TEST_{name}");
+    match env::var(&name) {
+        Ok(text) if !text.is_empty() => match text.parse() {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(format!("{name} is {text:?}, which does not parse")),
+        },
+        _ => Ok(None),
+    }
+}
+
+fn kind(driver: Option<DriverId>) -> Kind {
+    if driver != Some(DriverId::RXE) {
+        return Kind::Other;
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    match release.split('.').take(2).collect::<Vec<_>>()[..] {
+        ["6", "1"] => Kind::Rxe6_1,
+        ["6", "12"] => Kind::Rxe6_12,
+        _ => Kind::Rxe,
+    }
+}
+
+/// This process's open descriptors and what they are, from `/proc/self/fd`.
+pub fn open_descriptors() -> Vec<String> {
+    let mut all: Vec<_> = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            // The descriptor of this very listing is gone when its link is read.
+            let to = fs::read_link(entry.path()).ok()?;
+            let listing = to.ends_with("fd") && to.starts_with("/proc");
+            (!listing).then(|| format!("{} -> {}", entry.file_name().display(), to.display()))
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// How many objects of each kind user programs have on a device, as `rdma resource show` counts them; what cannot be
+/// counted gives the reason.
+///
+/// Memory regions, protection domains and queue pairs that the kernel made for itself are there from the start, so compare
+/// two counts.
+pub fn kernel_objects(device: &str) -> Result<BTreeMap<String, u64>, String> {
+    let output = Command::new("rdma").args(["resource", "show", device]).output();
+    let output = output.map_err(|error| format!("the program rdma (iproute2) cannot be run: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        return Err(format!("rdma resource show {device}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    // "0: rxe0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0 srq 0"
+    let words: Vec<_> = text.split_whitespace().skip(2).collect();
+    let counts: BTreeMap<_, _> =
+        words.chunks_exact(2).filter_map(|pair| Some((pair[0].to_string(), pair[1].parse().ok()?))).collect();
+    if counts.is_empty() { Err(format!("rdma resource show {device} printed {text:?}")) } else { Ok(counts) }
+}

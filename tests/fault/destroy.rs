@@ -1,0 +1,127 @@
+//! The kernel refuses to destroy what a program drops: it is told, memory that a device may still use stays, and nothing
+//! crashes. These tests leave objects in the kernel, so they come last.
+
+use crate::harness::{descriptors_may_stay, step};
+use crate::scene::{Freed, Scene, device_mappings, objects};
+use crate::target::Target;
+use crate::tests;
+use ironverbs::sys::{Command, Fault};
+use ironverbs::{Errno, ObjectKind};
+use std::collections::BTreeSet;
+
+tests! {
+    nth_command_of_the_way_down_is_refused,
+    device_that_is_gone_holds_nothing,
+    refused_close_gives_the_object_back,
+    refused_kind_is_told_and_its_memory_stays,
+}
+
+/// One refusal anywhere: what the kernel still has is told as leaked, and nothing else.
+fn nth_command_of_the_way_down_is_refused(target: &Target) {
+    descriptors_may_stay();
+    let freed = Freed::default();
+    let fault = Fault::new();
+    let (scene, context) = Scene::watched(target, &fault, &freed);
+    let before = fault.count();
+    drop(scene);
+    let n_commands = fault.count() - before;
+    drop(context);
+    assert!(n_commands >= 5, "two queue pairs, a region, a completion queue and a domain are destroyed");
+    for n in 0..n_commands {
+        step(format!("command {n} on the way down is refused"));
+        let (objects_before, mappings_before) = (objects(target), device_mappings());
+        let fault = Fault::new();
+        let (scene, context) = Scene::watched(target, &fault, &freed);
+        fault.fail_nth(n, Errno::EBUSY);
+        drop(scene);
+        assert_eq!(fault.injected(), 1);
+        let leaks = context.leaks();
+        assert!(leaks.iter().all(|leak| leak.errno == Errno::EBUSY), "{leaks:?}");
+        if let (Some(before), Some(after)) = (objects_before, objects(target)) {
+            assert_eq!(after - before, leaks.len() as u64, "the kernel has what is leaked: {leaks:?}");
+        }
+        if leaks.is_empty() {
+            assert!(freed.get(), "nothing was leaked, and yet memory was not freed");
+            assert_eq!(device_mappings(), mappings_before, "nothing was leaked, and yet queues are still mapped");
+        }
+        if leaks.iter().any(|leak| leak.kind == ObjectKind::Mr) {
+            assert!(!freed.get(), "memory was freed that the device may still use");
+        }
+    }
+}
+
+/// When every command fails because the device went away, nothing is leaked: there is nobody left to use the memory.
+fn device_that_is_gone_holds_nothing(target: &Target) {
+    let (fault, freed) = (Fault::new(), Freed::default());
+    let (scene, context) = Scene::watched(target, &fault, &freed);
+    fault.fail_matching(|_| true, Errno::EIO);
+    drop(scene);
+    assert!(context.leaks().is_empty(), "{:?}", context.leaks());
+    assert!(freed.get());
+}
+
+/// `close` returns the kernel's reason and the object, which works on and can be closed later.
+fn refused_close_gives_the_object_back(target: &Target) {
+    let (fault, freed) = (Fault::new(), Freed::default());
+    let (Scene { a, b, mr, cq, channel, pd }, context) = Scene::watched(target, &fault, &freed);
+    fault.fail_nth(0, Errno::EBUSY);
+    let refused = a.close().unwrap_err();
+    assert_eq!(refused.error.errno(), Some(Errno::EBUSY));
+    assert!(refused.error.to_string().starts_with("destroy_qp: EBUSY"), "{}", refused.error);
+    refused.object.query().unwrap();
+    refused.object.close().unwrap();
+    b.close().unwrap();
+
+    fault.fail_nth(0, Errno::EBUSY);
+    let refused = mr.close().unwrap_err();
+    assert_eq!(refused.error.errno(), Some(Errno::EBUSY));
+    assert!(!freed.get());
+    let memory = refused.object.close().unwrap();
+    assert!(!freed.get(), "it was given back");
+    drop(memory);
+    assert!(freed.get());
+
+    fault.fail_nth(0, Errno::EBUSY);
+    let refused = cq.close().unwrap_err();
+    assert_eq!(refused.error.errno(), Some(Errno::EBUSY));
+    let mut cq = refused.object;
+    assert_eq!(cq.poll_one().unwrap(), None);
+    cq.close().unwrap();
+    drop((channel, pd));
+    assert!(context.leaks().is_empty(), "{:?}", context.leaks());
+}
+
+/// A kind of object whose destruction is refused for good, and with it of all that it uses.
+fn refused_kind_is_told_and_its_memory_stays(target: &Target) {
+    descriptors_may_stay();
+    let cases: [(&str, ObjectKind, &[ObjectKind]); 4] = [
+        ("QP.DESTROY", ObjectKind::Qp, &[ObjectKind::Qp, ObjectKind::Cq, ObjectKind::Pd]),
+        ("MR.DESTROY", ObjectKind::Mr, &[ObjectKind::Mr, ObjectKind::Pd]),
+        ("CQ.DESTROY", ObjectKind::Cq, &[ObjectKind::Cq]),
+        ("PD.DESTROY", ObjectKind::Pd, &[ObjectKind::Pd]),
+    ];
+    for (name, kind, all) in cases {
+        step(name);
+        let objects_before = objects(target);
+        let (fault, freed) = (Fault::new(), Freed::default());
+        let (scene, context) = Scene::watched(target, &fault, &freed);
+        fault.fail_matching(move |command: &Command<'_>| command.name() == name, Errno::EPERM);
+        drop(scene);
+        fault.clear();
+        let leaks = context.leaks();
+        let kinds: BTreeSet<_> = leaks.iter().map(|leak| leak.kind.to_string()).collect();
+        let expected: BTreeSet<_> = all.iter().map(|kind| kind.to_string()).collect();
+        assert_eq!(kinds, expected, "{leaks:?}");
+        for leak in &leaks {
+            assert_eq!(leak.errno, if leak.kind == kind { Errno::EPERM } else { Errno::EBUSY }, "{leak}");
+        }
+        let handles: BTreeSet<_> = leaks.iter().map(|leak| leak.handle).collect();
+        assert_eq!(handles.len(), leaks.len(), "told once each: {leaks:?}");
+        assert_eq!(freed.get(), kind != ObjectKind::Mr);
+        if let (Some(before), Some(after)) = (objects_before, objects(target)) {
+            assert_eq!(after - before, leaks.len() as u64, "{leaks:?}");
+        }
+        // A new set-up beside what was leaked works.
+        drop(Scene::watched(target, &Fault::new(), &Freed::default()));
+    }
+}

@@ -1,0 +1,165 @@
+//! Everything a program sets up, and what of it is still there.
+//!
+//! # Safety argument
+//!
+//! The only memory that is posted belongs to regions that deregister before they free it, and that are read and written by
+//! copy.
+#![allow(unsafe_code)]
+
+use crate::target::{Target, kernel_objects};
+use ironverbs::sys::{Fault, Linux, Sys};
+use ironverbs::{
+    AccessFlags, CompChannel, Context, Cq, DeviceInfo, Error, Memory, Mr, Notify, Pd, PostError, Qp, QpBuilder,
+    SendBatch, Sge, Wc,
+};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Two connected queue pairs, with a completion queue on a channel, and memory that tells when it is freed.
+///
+/// Dropped in the order of the fields.
+pub struct Scene {
+    pub a: Qp,
+    pub b: Qp,
+    pub mr: Mr<Watched>,
+    pub cq: Cq,
+    pub channel: CompChannel,
+    pub pd: Pd,
+}
+
+/// How many commands to the kernel a [`Scene`] takes at least: opening, context, events, queries, PD, MR, channel, CQ and
+/// its mapping, two queue pairs with two mappings each, their three changes of state, one arm.
+pub const FEWEST_COMMANDS: u64 = 22;
+
+impl Scene {
+    /// Sets everything up. `context` keeps the context if that much succeeded.
+    pub fn new(target: &Target, sys: &dyn Sys, context: &mut Option<Context>, freed: &Freed) -> Result<Self, Error> {
+        let info = device(target, sys)?;
+        let context = context.insert(Context::open_on(sys, &info)?);
+        context.query_port(target.port)?;
+        let pd = context.alloc_pd()?;
+        let mr = Mr::register(&pd, Watched::new(freed), AccessFlags::ALL)?;
+        let channel = context.create_comp_channel()?;
+        let cq = context.cq_builder(64).channel(&channel).build()?;
+        cq.arm(Notify::Any)?;
+        let builder = || {
+            let builder = QpBuilder::rc(&pd, &cq, &cq).port(target.port).access(AccessFlags::ALL);
+            match target.gid_index {
+                Some(index) => builder.gid_index(index),
+                None => builder,
+            }
+        };
+        let (a, b) = (builder().build()?, builder().build()?);
+        let (a_end, b_end) = (a.endpoint(), b.endpoint());
+        let (a, b) = (a.connect(&b_end)?, b.connect(&a_end)?);
+        Ok(Self { a, b, mr, cq, channel, pd })
+    }
+
+    /// As [`new`](Self::new), which must succeed, with every command seen by `fault`.
+    pub fn watched(target: &Target, fault: &Fault, freed: &Freed) -> (Self, Context) {
+        let sys = fault.wrap_sys(Arc::new(Linux::new()));
+        let mut context = None;
+        let scene = Self::new(target, &*sys, &mut context, freed).unwrap();
+        (scene, context.unwrap())
+    }
+
+    /// Eight bytes of the region, for a request.
+    pub fn entry(&self) -> Sge {
+        self.mr.sge(..8).unwrap()
+    }
+}
+
+/// The device under test, as `sys` lists it.
+fn device(target: &Target, sys: &dyn Sys) -> Result<DeviceInfo, Error> {
+    Ok(sys.devices()?.into_iter().find(|info| info.name == target.device).expect("the device is still there"))
+}
+
+/// Posts a batch of sends.
+pub fn send(qp: &mut Qp, fill: impl FnOnce(&mut SendBatch<'_>) -> Result<(), PostError>) -> Result<(), PostError> {
+    let mut batch = qp.send_batch();
+    fill(&mut batch)?;
+    // SAFETY: see the module's argument.
+    unsafe { batch.submit() }
+}
+
+/// Posts a receive.
+pub fn recv(qp: &mut Qp, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+    let mut batch = qp.recv_batch();
+    batch.recv(wr_id, sges)?;
+    // SAFETY: see the module's argument.
+    unsafe { batch.submit() }
+}
+
+/// Waits for `n` completions.
+pub fn completions(cq: &mut Cq, n: usize) -> Vec<Wc> {
+    let mut all = vec![];
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while all.len() < n {
+        match cq.poll_one().unwrap() {
+            Some(wc) => all.push(wc),
+            None => {
+                assert!(Instant::now() < deadline, "{n} completions, of which came {all:?}");
+                thread::yield_now();
+            }
+        }
+    }
+    all
+}
+
+/// Whether memory was freed.
+#[derive(Clone, Debug, Default)]
+pub struct Freed(Arc<AtomicBool>);
+
+impl Freed {
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Memory that tells when it is freed.
+#[derive(Debug)]
+pub struct Watched {
+    bytes: Vec<u8>,
+    freed: Freed,
+}
+
+impl Watched {
+    pub fn new(freed: &Freed) -> Self {
+        freed.0.store(false, Ordering::Relaxed);
+        Self { bytes: vec![0; 4096], freed: freed.clone() }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.freed.0.store(true, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: the vector is private, is never grown, and moving it does not move its bytes. No other code refers to them.
+unsafe impl Memory for Watched {
+    fn as_bytes(&mut self) -> NonNull<[u8]> {
+        self.bytes.as_bytes()
+    }
+}
+
+/// The kernel's objects of the kinds that a context holds, without the contexts themselves; `None`, with a line that says
+/// why, if they cannot be counted.
+pub fn objects(target: &Target) -> Option<u64> {
+    match kernel_objects(&target.device) {
+        Ok(counts) => Some(["pd", "mr", "cq", "qp", "srq"].iter().filter_map(|kind| counts.get(*kind)).sum()),
+        Err(reason) => {
+            eprintln!("skipped: the kernel's objects are not counted: {reason}");
+            None
+        }
+    }
+}
+
+/// Mappings of device files in this process. Each one keeps its context's objects in the kernel.
+pub fn device_mappings() -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("uverbs")).map(str::to_string).collect()
+}

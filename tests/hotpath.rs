@@ -1,0 +1,339 @@
+//! Post and poll contain no call but the doorbell's, and nothing that can panic: read off the machine code.
+//!
+//! `tools/rings` has each way to post and to poll as a function of its own, `hot_rxe_…` and `hot_any_…`. They are built as a
+//! release and disassembled with `objdump`. Every instruction between a function's first and last byte is looked at, whether
+//! or not a test would ever reach it; so code for errors, and a panic that only the optimizer thinks possible, count too.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write};
+use std::process::{Command, Stdio};
+
+/// The one function that may be called, by sends: what the doorbell does when the plain system call was refused. It is
+/// cold, and is where a device model's doorbell goes.
+const DOORBELL: &str = "ironverbs::uverbs::doorbell::SendDoorbell::ring_otherwise";
+
+/// What has to be there, for each provider. `true`: rings the doorbell.
+const FUNCTIONS: &[(&str, bool)] = &[
+    ("send", true),
+    ("send_list", true),
+    ("send_sges", true),
+    ("send_imm", true),
+    ("send_inline", true),
+    ("send_inline_word", true),
+    ("send_inline_pieces", true),
+    ("write", true),
+    ("write_imm", true),
+    ("write_inline", true),
+    ("read", true),
+    ("compare_swap", true),
+    ("fetch_add", true),
+    ("send_mixed", true),
+    ("recv", false),
+    ("recv_list", false),
+    ("recv_sges", false),
+    ("poll", false),
+    ("poll_status", false),
+    ("poll_many", false),
+    ("poll_many_status", false),
+];
+
+#[test]
+fn post_and_poll_call_nothing_but_the_doorbell() {
+    // As this workspace builds releases, and as a program does that says nothing about it.
+    check_build("whole-program", &[("LTO", "fat"), ("CODEGEN_UNITS", "1")]);
+    check_build("default", &[("LTO", "false"), ("CODEGEN_UNITS", "16")]);
+}
+
+fn check_build(name: &str, profile: &[(&str, &str)]) {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return skipped("the instructions of this architecture are not known to the test");
+    }
+    let version = Command::new("objdump").arg("--version").stdout(Stdio::null()).status();
+    match version {
+        Err(error) if error.kind() == ErrorKind::NotFound => return skipped("there is no objdump (package binutils)"),
+        other => assert!(other.unwrap().success(), "objdump does not run"),
+    }
+    let program = build(name, profile);
+    let functions = functions(&Listing {
+        symbols: objdump(&["--syms", "--demangle", &program]),
+        relocations: objdump(&["--dynamic-reloc", &program]),
+        code: objdump(&["--disassemble", "--demangle", "--no-show-raw-insn", "--section=.text", &program]),
+    });
+
+    let mut faults = Vec::new();
+    for (provider, function, rings) in ["rxe", "any"]
+        .iter()
+        .flat_map(|provider| FUNCTIONS.iter().map(move |(function, rings)| (provider, function, *rings)))
+    {
+        let name = format!("hot_{provider}_{function}");
+        let function = functions.get(&name).unwrap_or_else(|| panic!("the program has no function {name}"));
+        faults.extend(function.faults(rings).into_iter().map(|fault| format!("{name}: {fault}")));
+    }
+    let expected = 2 * FUNCTIONS.len();
+    assert_eq!(functions.len(), expected, "functions that the list in this test does not have: {:?}", functions.keys());
+    assert!(faults.is_empty(), "the {name} build has calls or panics in post or poll:\n{}", faults.join("\n"));
+}
+
+/// Builds the program with its symbols, and returns its path.
+fn build(name: &str, profile: &[(&str, &str)]) -> String {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["build", "--release", "--package", "rings", "--bin", "rings-ironverbs", "--no-default-features"])
+        .args(["--quiet", "--message-format", "json", "--target-dir"])
+        .arg(format!("{}/hotpath-{name}", env!("CARGO_TARGET_TMPDIR")))
+        .env("CARGO_PROFILE_RELEASE_STRIP", "none")
+        .envs(profile.iter().map(|(key, value)| (format!("CARGO_PROFILE_RELEASE_{key}"), value)));
+    let output = cargo.stderr(Stdio::inherit()).output().expect("cannot run cargo");
+    assert!(output.status.success(), "the program does not build");
+    let messages = String::from_utf8(output.stdout).unwrap();
+    let path = messages.split("\"executable\":\"").nth(1).and_then(|rest| rest.split('"').next());
+    path.expect("cargo names no executable").to_owned()
+}
+
+fn objdump(args: &[&str]) -> String {
+    let output = Command::new("objdump").args(args).stderr(Stdio::inherit()).output().unwrap();
+    assert!(output.status.success(), "objdump {args:?} failed");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What objdump says of a program.
+struct Listing {
+    symbols: String,
+    relocations: String,
+    code: String,
+}
+
+/// One function's machine code.
+struct Function {
+    start: u64,
+    end: u64,
+    /// As objdump writes them.
+    instructions: Vec<String>,
+}
+
+/// The functions whose names begin with `hot_`. Two names may stand for the same code.
+fn functions(listing: &Listing) -> BTreeMap<String, Function> {
+    let symbols: Vec<Symbol> = listing.symbols.lines().filter_map(Symbol::parse).collect();
+    let names: BTreeMap<u64, &str> = symbols.iter().map(|symbol| (symbol.address, symbol.name)).collect();
+    let constants: BTreeMap<u64, u64> = listing.relocations.lines().filter_map(constant).collect();
+    let code: Vec<(u64, &str)> = listing.code.lines().filter_map(instruction).collect();
+    let hot = symbols.iter().filter(|symbol| symbol.name.starts_with("hot_"));
+    hot.map(|&Symbol { address: start, size, name }| {
+        let end = start + size;
+        let inside = code.iter().filter(|(address, _)| (start..end).contains(address));
+        let instructions = inside.map(|(_, text)| direct(text, &constants, &names)).collect();
+        (name.to_owned(), Function { start, end, instructions })
+    })
+    .collect()
+}
+
+struct Symbol<'a> {
+    address: u64,
+    size: u64,
+    name: &'a str,
+}
+
+impl<'a> Symbol<'a> {
+    /// `ADDRESS FLAGS SECTION <tab> SIZE [.hidden] NAME`
+    fn parse(line: &'a str) -> Option<Self> {
+        let (place, rest) = line.split_once('\t')?;
+        let (size, name) = rest.split_once(' ')?;
+        let name = name.trim().trim_start_matches(".hidden ");
+        Some(Self { address: hex(place.split(' ').next()?)?, size: hex(size)?, name })
+    }
+}
+
+/// `PLACE R_…_RELATIVE *ABS*+VALUE`: a word that holds an address of this program, and that no code changes.
+fn constant(line: &str) -> Option<(u64, u64)> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [place, kind, value] = words[..] else { return None };
+    if !kind.ends_with("_RELATIVE") {
+        return None;
+    }
+    Some((hex(place)?, hex(value.strip_prefix("*ABS*+0x")?)?))
+}
+
+/// `  ADDRESS: <tab> INSTRUCTION`
+fn instruction(line: &str) -> Option<(u64, &str)> {
+    let (address, text) = line.split_once(":\t")?;
+    Some((hex(address.trim())?, text.trim()))
+}
+
+/// Writes a call through a constant word as the call of the function that the word names: code of another crate is called
+/// so, unless the linker makes it direct.
+fn direct(text: &str, constants: &BTreeMap<u64, u64>, names: &BTreeMap<u64, &str>) -> String {
+    let callee = || {
+        let (_, place) = text.strip_prefix("call")?.split_once('#')?;
+        let callee = constants.get(&hex(place.split_whitespace().next()?)?)?;
+        Some(format!("call {callee:x} <{}>", names.get(callee)?))
+    };
+    callee().unwrap_or_else(|| text.to_owned())
+}
+
+fn hex(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+impl Function {
+    /// What is wrong with it.
+    fn faults(&self, rings: bool) -> Vec<String> {
+        let mut faults = Vec::new();
+        let (mut doorbells, mut system_calls, mut returns) = (0, 0, 0);
+        for text in &self.instructions {
+            match Kind::of(text) {
+                Kind::Call(Some(callee)) if rings && callee == DOORBELL => doorbells += 1,
+                Kind::Call(_) => faults.push(format!("a call: {text}")),
+                Kind::Jump(Some(target)) if (self.start..self.end).contains(&target) => {}
+                Kind::Jump(Some(_)) => faults.push(format!("a call at the end, by a jump: {text}")),
+                Kind::Jump(None) => faults.push(format!("a jump to an address that is not known: {text}")),
+                Kind::Trap => faults.push(format!("a trap: {text}")),
+                Kind::SystemCall => system_calls += 1,
+                Kind::Return => returns += 1,
+                Kind::Other => {}
+            }
+        }
+        if returns == 0 {
+            faults.push("no return: it was not disassembled whole".into());
+        }
+        match (rings, system_calls) {
+            (true, 0) => faults.push("no system call: where is the doorbell?".into()),
+            (false, 1..) => faults.push(format!("{system_calls} system calls")),
+            _ => {}
+        }
+        if doorbells > system_calls {
+            faults.push(format!("{doorbells} calls of the doorbell's other ways for {system_calls} system calls"));
+        }
+        faults
+    }
+}
+
+/// What an instruction does to the flow of control.
+#[derive(Debug, PartialEq)]
+enum Kind {
+    /// Of a function, if its name is known.
+    Call(Option<String>),
+    /// To an address, if it is known.
+    Jump(Option<u64>),
+    Trap,
+    SystemCall,
+    Return,
+    Other,
+}
+
+impl Kind {
+    /// Of an instruction of x86-64 or aarch64; their mnemonics do not clash in what matters here.
+    fn of(text: &str) -> Self {
+        const PREFIXES: &[&str] = &["addr32", "bnd", "cs", "data16", "ds", "lock", "notrack", "rep", "repnz", "repz"];
+        let mut words = text.split_whitespace().skip_while(|word| PREFIXES.contains(word));
+        let mnemonic = words.next().unwrap_or_default();
+        let operands: String = text.split_once(mnemonic).map_or("", |(_, operands)| operands).into();
+        match mnemonic {
+            "call" | "callq" | "bl" | "blr" => Self::Call(symbol(&operands)),
+            "syscall" | "svc" => Self::SystemCall,
+            "sysenter" | "int" | "hvc" | "smc" => Self::Call(None),
+            "ret" | "retq" | "retaa" | "retab" => Self::Return,
+            "ud1" | "ud2" | "int3" | "hlt" | "brk" | "udf" | "(bad)" => Self::Trap,
+            "b" | "br" | "cbz" | "cbnz" | "tbz" | "tbnz" => Self::Jump(address(&operands)),
+            _ if mnemonic.starts_with('j') || mnemonic.starts_with("b.") || mnemonic.starts_with("loop") => {
+                Self::Jump(address(&operands))
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+/// `ADDRESS <NAME>`: the name, without the angle brackets and the hash that its crate's compiler may have given it.
+fn symbol(operands: &str) -> Option<String> {
+    let name = operands.split_once('<')?.1.rsplit_once('>')?.0.replace(['<', '>'], "");
+    let hash = |tail: &&str| tail.len() == 17 && tail.starts_with('h');
+    Some(match name.rsplit_once("::") {
+        Some((path, tail)) if hash(&tail) => path.to_owned(),
+        _ => name,
+    })
+}
+
+/// `[OTHER,…] ADDRESS <NAME>`: the address.
+fn address(operands: &str) -> Option<u64> {
+    let before = operands.split_once('<').map_or(operands, |(before, _)| before);
+    let last = before.rsplit(',').next()?.trim();
+    hex(last.strip_prefix("0x").unwrap_or(last))
+}
+
+/// Past the test harness, which shows the output of failed tests only.
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "post_and_poll_call_nothing_but_the_doorbell: skipped: {why}");
+}
+
+fn function(text: &[&str]) -> Function {
+    let instructions = text.iter().map(|text| (*text).to_owned()).collect();
+    Function { start: 0x1000, end: 0x1000 + text.len() as u64, instructions }
+}
+
+#[test]
+fn functions_are_read_whole_and_calls_through_constants_are_named() {
+    let functions = functions(&Listing {
+        symbols: "0000000000001000 g     F .text\t000000000000000a hot_rxe_send\n\
+                  0000000000005000 l     F .text\t0000000000000010              .hidden <a::B as c::D>::e\n"
+            .into(),
+        relocations: "OFFSET           TYPE              VALUE\n\
+                      00000000000ab518 R_X86_64_RELATIVE  *ABS*+0x0000000000005000\n\
+                      00000000000ab520 R_X86_64_GLOB_DAT  memcpy@GLIBC_2.14\n"
+            .into(),
+        code: "0000000000001000 <hot_rxe_send>:\n    \
+               1000:\tcall   *0x721fe(%rip)        # ab518 <_DYNAMIC+0x340>\n    \
+               1006:\tcall   *0x721fe(%rip)        # ab520 <memcpy@GLIBC_2.14>\n    \
+               1009:\tret\n\n\
+               000000000000100a <other>:\n    100a:\tud2\n"
+            .into(),
+    });
+    let [(name, function)] = &functions.iter().collect::<Vec<_>>()[..] else { panic!("one function") };
+    assert_eq!((name.as_str(), function.start, function.end), ("hot_rxe_send", 0x1000, 0x100a));
+    let memcpy = "call   *0x721fe(%rip)        # ab520 <memcpy@GLIBC_2.14>";
+    assert_eq!(function.instructions, ["call 5000 <<a::B as c::D>::e>", memcpy, "ret"]);
+    assert_eq!(function.faults(false).len(), 2);
+}
+
+#[test]
+fn a_call_of_any_form_is_a_fault() {
+    for bad in [
+        "call   5b490 <core::panicking::panic_bounds_check>",
+        "addr32 call 5b490 <memcpy@plt>",
+        "call   *0x18(%rax)",
+        "call   *0x4a1c2(%rip)        # 7b8f0 <memcpy@GLIBC_2.14>",
+        "jmp    5b490 <memcpy@plt>",
+        "jmp    *%rax",
+        "notrack jmp *%rcx",
+        "ud2",
+        "syscall",
+        "bl\t5b490 <memcpy>",
+        "blr\tx8",
+        "b\t5b490 <memcpy>",
+        "cbz\tx0, 5b490 <core::panicking::panic>",
+        "br\tx8",
+        "brk\t#0x1",
+        "svc\t#0x0",
+        "call   5b490 <ironverbs::uverbs::doorbell::SendDoorbell::ring_otherwise>",
+    ] {
+        assert_eq!(function(&["nop", bad, "ret"]).faults(false).len(), 1, "{bad}");
+    }
+    for good in
+        ["jne    1000 <hot_rxe_poll+0x0>", "b.eq\t1001 <hot_rxe_poll+0x1>", "tbz\tw0, #3, 1002 <hot_rxe_poll+0x2>"]
+    {
+        assert!(function(&["nop", good, "ret"]).faults(false).is_empty(), "{good}");
+    }
+    assert_eq!(function(&["nop"]).faults(false).len(), 1, "without a return");
+}
+
+#[test]
+fn a_send_rings_once_and_may_call_the_doorbell_only() {
+    let otherwise = "call   5b490 <<ironverbs::uverbs::doorbell::SendDoorbell>::ring_otherwise>";
+    let hashed = "call   5b490 <ironverbs::uverbs::doorbell::SendDoorbell::ring_otherwise::h0123456789abcdef>";
+    let other = "call   5b490 <ironverbs::uverbs::doorbell::SendDoorbell::new>";
+    assert!(function(&["syscall", "ret"]).faults(true).is_empty());
+    assert!(function(&["syscall", otherwise, "ret"]).faults(true).is_empty());
+    assert!(function(&["syscall", hashed, "ret"]).faults(true).is_empty());
+    assert_eq!(function(&["syscall", other, "ret"]).faults(true).len(), 1);
+    assert_eq!(function(&["ret"]).faults(true).len(), 1);
+    assert_eq!(function(&["syscall", otherwise, otherwise, "ret"]).faults(true).len(), 1);
+}

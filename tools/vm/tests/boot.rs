@@ -1,0 +1,237 @@
+//! Boots guests, and checks what the tool promises about them. Slow, so only on request:
+//! `cargo test -p vm -- --ignored`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// One guest at a time: each takes all the processors a small machine has.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+const BOTH: [&str; 2] = ["6.1", "6.12"];
+
+fn vm(options: &[&str], command: &str) -> Output {
+    let _one = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let output = Command::new(env!("CARGO_BIN_EXE_vm")).args(options).args(["--", command]).output().unwrap();
+    println!("vm {options:?} -- {command}\n{}", output.status);
+    println!("stdout: {}\nstderr: {}", text(&output.stdout), text(&output.stderr));
+    output
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(20_000)]).into_owned()
+}
+
+/// The number after `before` in `text`, each time.
+fn numbers_after(text: &str, before: &str) -> Vec<u64> {
+    text.split(before)
+        .skip(1)
+        .map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap())
+        .collect()
+}
+
+#[test]
+#[ignore = "boots guests"]
+fn both_streams_come_back_byte_for_byte_with_the_status() {
+    let all_bytes: Vec<u8> = (0..1 << 18).map(|n: u32| (n ^ (n >> 8)) as u8).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bytes");
+    fs::write(&file, &all_bytes).unwrap();
+    for kernel in BOTH {
+        // The file's directory is not shared: the guest sees it as it sees everything on this machine.
+        let command = format!(
+            "cat {0}; uname -r >&2; echo late >/dev/stderr; echo lost >{0}; sleep 999 & exit 7",
+            file.display()
+        );
+        let output = vm(&["--kernel", kernel], &command);
+        assert_eq!(output.status.code(), Some(7));
+        assert!(output.stdout == all_bytes, "the bytes on stdout differ");
+        let stderr = text(&output.stderr);
+        assert!(stderr.starts_with(&format!("{kernel}.")) && stderr.ends_with("\nlate\n"), "{stderr}");
+        assert!(fs::read(&file).unwrap() == all_bytes, "the guest wrote to this machine");
+    }
+}
+
+#[test]
+#[ignore = "boots guests"]
+fn an_unprivileged_user_gets_a_device_and_a_shared_directory() {
+    for kernel in BOTH {
+        let dir = tempfile::Builder::new().prefix("with, comma").tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let file = dir.path().join("result.json");
+        let script = format!(
+            "id -u; id -G; ulimit -l; pwd; echo $WORD; touch ~/f && echo home; exec 3<>/dev/infiniband/uverbs0 && echo open
+            touch /etc/passwd 2>/dev/null || echo kept out
+            cat /sys/class/infiniband/rxe0/ports/1/gids/[0-2]
+            ibv_devinfo -d rxe0 | grep -E 'state|active_mtu'
+            echo '{{}}' >'{}'",
+            file.display()
+        );
+        let options = ["--kernel", kernel, "--device", "rxe", "--mtu", "4200", "--user", "1000", "--memlock", "512"];
+        let share = dir.path().to_str().unwrap();
+        let output = vm(&[&options[..], &["--env", "WORD=a  b", "--share", share]].concat(), &script);
+        assert_eq!(output.status.code(), Some(0));
+        let here = std::env::current_dir().unwrap();
+        let expected = [
+            "1000",
+            "1000",
+            "512",
+            here.to_str().unwrap(),
+            "a b",
+            "home",
+            "open",
+            "kept out",
+            "fe80:0000:0000:0000:0000:00ff:fe09:0901",
+            "0000:0000:0000:0000:0000:ffff:0a09:0901",
+            "fd00:0009:0009:0000:0000:0000:0000:0001",
+            "state: PORT_ACTIVE (4)",
+            "active_mtu: 4096 (5)",
+        ];
+        let stdout = text(&output.stdout);
+        let lines: Vec<_> = stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(lines, expected);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "{}\n");
+    }
+}
+
+#[test]
+#[ignore = "boots guests"]
+fn a_ping_over_one_device_works() {
+    for kernel in BOTH {
+        let script = "ibv_rc_pingpong -d rxe0 -g 1 -n 200 >/dev/null & sleep 1
+            ibv_rc_pingpong -d rxe0 -g 1 -n 200 127.0.0.1 && wait %1";
+        let output = vm(&["--kernel", kernel, "--device", "rxe"], script);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(text(&output.stdout).contains("\n200 iters in"));
+    }
+}
+
+#[test]
+#[ignore = "boots guests"]
+fn the_pair_talks_over_a_link_that_can_lose_packets() {
+    for kernel in BOTH {
+        // For every kind of GID and in both directions: 200 round trips of 4 KiB are 800 packets of 1 KiB each way.
+        let script = "set -e
+            tc qdisc add dev net0 root netem loss 3%; tc qdisc add dev net1 root netem loss 3%
+            for gid in 0 1 2; do
+                ibv_rc_pingpong -d rxe0 -g $gid -n 200 >/dev/null & sleep 1
+                timeout 100 ibv_rc_pingpong -d rxe1 -g $gid -n 200 127.0.0.1; wait %1
+                tc -s qdisc show dev net0; tc -s qdisc show dev net1
+            done";
+        let output = vm(&["--kernel", kernel, "--device", "rxe-pair", "--timeout", "400"], script);
+        assert_eq!(output.status.code(), Some(0));
+        let stdout = text(&output.stdout);
+        assert_eq!(stdout.matches("\n200 iters in").count(), 3, "all three pings end");
+        let (sent, lost) = (numbers_after(&stdout, " bytes "), numbers_after(&stdout, "(dropped "));
+        assert_eq!((sent.len(), lost.len()), (6, 6));
+        // The counters of a link are those of the previous ping and more.
+        for link in 0..2 {
+            for ping in 0..3 {
+                let before = if ping == 0 { 0 } else { sent[2 * ping - 2 + link] };
+                let packets = sent[2 * ping + link] - before;
+                assert!(packets >= 700, "ping {ping} sent {packets} packets over net{link}: not over the wire");
+            }
+            assert!(lost[4 + link] >= 10, "net{link} lost {} packets", lost[4 + link]);
+        }
+    }
+}
+
+#[test]
+#[ignore = "boots guests"]
+fn instructions_are_the_clock_under_icount() {
+    for kernel in BOTH {
+        // A loop of a fixed number of instructions takes the same virtual time on every machine and at every load.
+        let script = "nproc; python3 -c '
+import time
+def once():
+    start = time.perf_counter_ns()
+    for _ in range(100_000): pass
+    return time.perf_counter_ns() - start
+runs = sorted(once() for _ in range(5))
+print(runs[0], runs[2])'
+            ibv_rc_pingpong -d rxe0 -g 1 -n 20 >/dev/null & sleep 1
+            ibv_rc_pingpong -d rxe0 -g 1 -n 20 127.0.0.1 && wait %1";
+        let output = vm(&["--kernel", kernel, "--icount", "--device", "rxe", "--timeout", "600"], script);
+        assert_eq!(output.status.code(), Some(0));
+        let stdout = text(&output.stdout);
+        let numbers: Vec<u64> = stdout.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        assert_eq!((numbers.len(), numbers[0]), (3, 1));
+        assert!(numbers[2] < numbers[1] + numbers[1] / 10, "equal loops differ: {numbers:?}");
+        assert!(stdout.contains("\n20 iters in"));
+    }
+}
+
+#[test]
+#[ignore = "boots guests"]
+fn a_command_that_does_not_end_is_a_time_out() {
+    let start = Instant::now();
+    let output = vm(&["--timeout", "40"], "echo begun; sleep 1000");
+    assert_eq!(output.status.code(), Some(124));
+    assert_eq!(text(&output.stdout), "begun\n");
+    assert!(text(&output.stderr).contains("time-out"), "{}", text(&output.stderr));
+    assert!(start.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+#[ignore = "boots guests"]
+fn a_guest_that_goes_away_is_no_answer() {
+    let output = vm(&[], "echo begun; echo c >/proc/sysrq-trigger; sleep 1000");
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(text(&output.stdout), "begun\n");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("without an answer") && stderr.contains("Kernel panic"), "{stderr}");
+}
+
+#[test]
+#[ignore = "boots guests"]
+fn qemu_ends_with_the_tool_however_that_ends() {
+    let _one = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (signal, code) in [("INT", Some(130)), ("TERM", Some(143)), ("HUP", Some(129)), ("KILL", None)] {
+        let mut tool =
+            Command::new(env!("CARGO_BIN_EXE_vm")).args(["--", "sleep 1000"]).stdout(Stdio::null()).spawn().unwrap();
+        let qemu = child_of(tool.id());
+        // It has to be past setpriv, and the tool at its loop.
+        sleep(Duration::from_secs(2));
+        assert!(is_running(qemu), "QEMU did not start");
+        assert!(Command::new("kill").arg(format!("-{signal}")).arg(tool.id().to_string()).status().unwrap().success());
+        assert_eq!(tool.wait().unwrap().code(), code, "SIG{signal}");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while is_running(qemu) {
+            assert!(Instant::now() < deadline, "QEMU goes on after SIG{signal}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn child_of(parent: u32) -> u32 {
+    for _ in 0..200 {
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+        if let Some(child) = children.split_whitespace().next() {
+            return child.parse().unwrap();
+        }
+        sleep(Duration::from_millis(50));
+    }
+    panic!("the tool started no program");
+}
+
+/// A zombie has ended, though nobody has asked for its status.
+fn is_running(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+#[test]
+fn wrong_usage_is_2_and_what_cannot_start_is_125() {
+    let status = |words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_vm")).args(words).output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    assert_eq!(status(&["--kernel", "2.6", "--", "true"]).0, Some(2));
+    assert_eq!(status(&["true"]).0, Some(2));
+    let (code, stderr) = status(&["--kernel-image", "/nowhere", "--modules", "/nowhere", "--", "true"]);
+    assert_eq!(code, Some(125));
+    assert!(stderr.contains("/nowhere"), "{stderr}");
+}
