@@ -26,7 +26,7 @@ const SEND: u64 = 2;
 
 /// Empty polls before the processor is offered to others: a software device needs one for its own work. Between polls
 /// there is no pause instruction: an emulated processor takes long over one, and a real one no shorter to see the entry.
-const SPINS_BEFORE_YIELD: u32 = 64;
+const SPINS_BEFORE_YIELD: u32 = 2000;
 
 /// Yields between two looks at the clock.
 const YIELDS_BEFORE_CLOCK: u32 = 64;
