@@ -25,6 +25,9 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(20_000)]).into_owned()
 }
 
+/// Waits until ibv_rc_pingpong, as a server, listens.
+const LISTENING: &str = "until ss -Hltn sport 18515 | grep -q .; do sleep 0.1; done";
+
 /// The number after `before` in `text`, each time.
 fn numbers_after(text: &str, before: &str) -> Vec<u64> {
     text.split(before)
@@ -101,8 +104,10 @@ fn an_unprivileged_user_gets_a_device_and_a_shared_directory() {
 #[ignore = "boots guests"]
 fn a_ping_over_one_device_works() {
     for kernel in BOTH {
-        let script = "ibv_rc_pingpong -d rxe0 -g 1 -n 200 >/dev/null & sleep 1
-            ibv_rc_pingpong -d rxe0 -g 1 -n 200 127.0.0.1 && wait %1";
+        let script = &format!(
+            "ibv_rc_pingpong -d rxe0 -g 1 -n 200 >/dev/null & {LISTENING}
+            ibv_rc_pingpong -d rxe0 -g 1 -n 200 127.0.0.1 && wait $!"
+        );
         let output = vm(&["--kernel", kernel, "--device", "rxe"], script);
         assert_eq!(output.status.code(), Some(0));
         assert!(text(&output.stdout).contains("\n200 iters in"));
@@ -113,28 +118,31 @@ fn a_ping_over_one_device_works() {
 #[ignore = "boots guests"]
 fn the_pair_talks_over_a_link_that_can_lose_packets() {
     for kernel in BOTH {
-        // For every kind of GID and in both directions: 200 round trips of 4 KiB are 800 packets of 1 KiB each way.
+        // For every kind of GID and in both directions: 200 writes of 4 KiB are 800 packets of 1 KiB each way.
+        // Not with ibv_rc_pingpong: each side ends with its last completion, and if the last acknowledgement is lost the
+        // other tries for ever (rxe takes a retry count of 7 as no limit). ib_write_bw ends when both have all.
         let script = "set -e
             tc qdisc add dev net0 root netem loss 3%; tc qdisc add dev net1 root netem loss 3%
             for gid in 0 1 2; do
-                ibv_rc_pingpong -d rxe0 -g $gid -n 200 >/dev/null & sleep 1
-                timeout 100 ibv_rc_pingpong -d rxe1 -g $gid -n 200 127.0.0.1; wait %1
+                args=\"-x $gid -b -n 200 -s 4096 -F\"
+                ib_write_bw -d rxe0 $args >/dev/null & until ss -Hltn sport 18515 | grep -q .; do sleep 0.1; done
+                ib_write_bw -d rxe1 $args 127.0.0.1; wait $!
                 tc -s qdisc show dev net0; tc -s qdisc show dev net1
             done";
-        let output = vm(&["--kernel", kernel, "--device", "rxe-pair", "--timeout", "400"], script);
+        let output = vm(&["--kernel", kernel, "--device", "rxe-pair", "--timeout", "600"], script);
         assert_eq!(output.status.code(), Some(0));
         let stdout = text(&output.stdout);
-        assert_eq!(stdout.matches("\n200 iters in").count(), 3, "all three pings end");
+        assert_eq!(stdout.matches("\n 4096       200 ").count(), 3, "all three runs end");
         let (sent, lost) = (numbers_after(&stdout, " bytes "), numbers_after(&stdout, "(dropped "));
         assert_eq!((sent.len(), lost.len()), (6, 6));
-        // The counters of a link are those of the previous ping and more.
+        // The counters of a link are those of the previous run and more.
         for link in 0..2 {
-            for ping in 0..3 {
-                let before = if ping == 0 { 0 } else { sent[2 * ping - 2 + link] };
-                let packets = sent[2 * ping + link] - before;
-                assert!(packets >= 700, "ping {ping} sent {packets} packets over net{link}: not over the wire");
+            for run in 0..3 {
+                let before = if run == 0 { 0 } else { sent[2 * run - 2 + link] };
+                let packets = sent[2 * run + link] - before;
+                assert!(packets >= 760, "run {run} sent {packets} packets over net{link}: not over the wire");
             }
-            assert!(lost[4 + link] >= 10, "net{link} lost {} packets", lost[4 + link]);
+            assert!(lost[4 + link] >= 8, "net{link} lost {} packets", lost[4 + link]);
         }
     }
 }
@@ -144,7 +152,8 @@ fn the_pair_talks_over_a_link_that_can_lose_packets() {
 fn instructions_are_the_clock_under_icount() {
     for kernel in BOTH {
         // A loop of a fixed number of instructions takes the same virtual time on every machine and at every load.
-        let script = "nproc; python3 -c '
+        let script = &format!(
+            "nproc; python3 -c '
 import time
 def once():
     start = time.perf_counter_ns()
@@ -152,8 +161,9 @@ def once():
     return time.perf_counter_ns() - start
 runs = sorted(once() for _ in range(5))
 print(runs[0], runs[2])'
-            ibv_rc_pingpong -d rxe0 -g 1 -n 20 >/dev/null & sleep 1
-            ibv_rc_pingpong -d rxe0 -g 1 -n 20 127.0.0.1 && wait %1";
+            ibv_rc_pingpong -d rxe0 -g 1 -n 20 >/dev/null & {LISTENING}
+            ibv_rc_pingpong -d rxe0 -g 1 -n 20 127.0.0.1 && wait $!"
+        );
         let output = vm(&["--kernel", kernel, "--icount", "--device", "rxe", "--timeout", "600"], script);
         assert_eq!(output.status.code(), Some(0));
         let stdout = text(&output.stdout);
@@ -168,11 +178,11 @@ print(runs[0], runs[2])'
 #[ignore = "boots guests"]
 fn a_command_that_does_not_end_is_a_time_out() {
     let start = Instant::now();
-    let output = vm(&["--timeout", "40"], "echo begun; sleep 1000");
+    let output = vm(&["--timeout", "75"], "echo begun; sleep 1000");
     assert_eq!(output.status.code(), Some(124));
     assert_eq!(text(&output.stdout), "begun\n");
     assert!(text(&output.stderr).contains("time-out"), "{}", text(&output.stderr));
-    assert!(start.elapsed() < Duration::from_secs(60));
+    assert!(start.elapsed() < Duration::from_secs(100));
 }
 
 #[test]
