@@ -32,7 +32,15 @@ pub fn ensure(cache: &Cache, programs: &[Program]) -> Result<()> {
     eprintln!("vm: installing {}", packages.join(" "));
     with_fresh_lists(|| {
         apt("apt-get")
-            .args(["install", "-qy", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"])
+            .args([
+                "install",
+                "-qqy",
+                "--no-install-recommends",
+                "-o",
+                "DPkg::Lock::Timeout=300",
+                "-o",
+                "Dpkg::Use-Pty=0",
+            ])
             .args(&packages)
             .run()
     })
