@@ -122,7 +122,8 @@ impl Handle {
     /// Destroys the object now. After success later calls return the same.
     ///
     /// If the kernel refuses, the object stays, and a later call may succeed; memory that the device may use for it must
-    /// stay too. A device that is gone has no objects any more: that is success.
+    /// stay too. A device that is gone has no objects any more: that is success, but for a memory region, whose memory it
+    /// may still be using.
     pub fn destroy(&mut self) -> Result<Destroyed, Error> {
         self.destroy_now().map_err(|errno| {
             let error = Error::kernel(self.kind.destroy_verb(), errno);
@@ -150,7 +151,9 @@ impl Handle {
             return Ok(destroyed);
         }
         let destroyed = match self.context.destroy(self.kind, self.id) {
-            Err(Errno::EIO) => Destroyed::default(),
+            // The device is gone, and with it its objects. Only of memory this says too little: the kernel answers so from
+            // the moment it starts to take the device away, before it has ended all transfers.
+            Err(Errno::EIO) if self.kind != ObjectKind::Mr => Destroyed::default(),
             answer => answer?,
         };
         self.destroyed = Some(destroyed);

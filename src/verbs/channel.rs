@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest single sleep while waiting for a completion: how soon an overrun that another thread read is noticed.
-const SLICE: Duration = Duration::from_millis(50);
+/// Longest single sleep: how soon it is noticed that another thread read what was waited for.
+pub(super) const SLICE: Duration = Duration::from_millis(50);
 
 /// Completion channel: a descriptor that becomes readable when an armed completion queue gets a completion.
 ///
@@ -99,7 +99,7 @@ impl ChannelInner {
                 return Ok(true);
             }
             if events {
-                context.registry.keep_events(context.ucontext.async_fd())?;
+                context.registry.keep_unread_events(context.ucontext.async_fd())?;
             } else if left.is_zero() {
                 return Ok(false);
             }

@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use super::channel::{ChannelInner, CompChannel, deadline};
+use super::channel::{ChannelInner, CompChannel, SLICE, deadline};
 use super::device::{Context, ContextInner};
 use super::events::Source;
 use super::mr::CloseError;
@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Which completion queue an event is about: unique within its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -218,10 +218,6 @@ impl<P: Provider> Cq<P> {
             let limit = "give it one with CqBuilder::channel";
             return Err(Error::invalid(Verb::GetCqEvent, "completion channel", "none", limit));
         };
-        if channel.attached.load(Ordering::Relaxed) != 1 {
-            let limit = "it serves several completion queues; wait on the CompChannel";
-            return Err(Error::invalid(Verb::GetCqEvent, "completion channel", "shared", limit));
-        }
         if shared.health.overrun.load(Ordering::Relaxed) {
             return Err(Error::CqOverrun { verb: Verb::GetCqEvent });
         }
@@ -230,6 +226,11 @@ impl<P: Provider> Cq<P> {
         }
         let deadline = deadline(timeout);
         loop {
+            // Looked at each time round, since another completion queue may be attached meanwhile.
+            if channel.attached.load(Ordering::Relaxed) != 1 {
+                let limit = "it serves several completion queues; wait on the CompChannel";
+                return Err(Error::invalid(Verb::GetCqEvent, "completion channel", "shared", limit));
+            }
             // Events of earlier arms go first, then the arm, then the look: a completion before the arm is seen by the
             // look, one after it raises an event.
             channel.drain(|_| ())?;
@@ -237,8 +238,14 @@ impl<P: Provider> Cq<P> {
             if self.poller.has_entry() {
                 return Ok(true);
             }
-            if !channel.wait_readable(deadline, &shared.context, &shared.health.overrun)? {
-                return Ok(self.poller.has_entry());
+            // In slices: a clone of the channel may have drained the event.
+            let slice = deadline.min(Instant::now() + SLICE);
+            channel.wait_readable(slice, &shared.context, &shared.health.overrun)?;
+            if self.poller.has_entry() {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
             }
         }
     }

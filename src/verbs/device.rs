@@ -140,8 +140,8 @@ impl<P: Provider> Context<P> {
         AsyncEvents::new(&self.inner)
     }
 
-    /// Objects that the kernel refused to destroy when they were dropped. They, and memory the device may still use, stay
-    /// allocated until the context is closed.
+    /// Objects that the kernel refused to destroy when they were dropped. They stay
+    /// until the context is closed; memory that the device may still use stays for the life of the process.
     pub fn leaks(&self) -> Vec<Leak> {
         self.inner.ucontext.leaks()
     }

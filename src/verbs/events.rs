@@ -1,6 +1,6 @@
 //! Asynchronous events: what happens to a device and its objects outside any work request.
 
-use super::channel::deadline;
+use super::channel::{SLICE, deadline};
 use super::cq::{CqHealth, CqId};
 use super::device::ContextInner;
 use crate::uverbs::error::{Error, Verb};
@@ -9,7 +9,7 @@ use crate::uverbs::types::{PortNum, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ pub struct AsyncEvents {
 
 impl AsyncEvents {
     pub(super) fn new(context: &Arc<ContextInner>) -> Self {
-        context.registry.readers.fetch_add(1, Ordering::Relaxed);
+        context.registry.lock().readers += 1;
         Self { context: context.clone() }
     }
 
@@ -73,14 +73,16 @@ impl AsyncEvents {
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            event::wait_readable(self.as_fd(), Some(deadline), Verb::GetAsyncEvent)?;
+            // In slices: another thread may read the event and keep it for whoever asks first.
+            let slice = deadline.min(Instant::now() + SLICE);
+            event::wait_readable(self.as_fd(), Some(slice), Verb::GetAsyncEvent)?;
         }
     }
 }
 
 impl Drop for AsyncEvents {
     fn drop(&mut self) {
-        self.context.registry.readers.fetch_sub(1, Ordering::Relaxed);
+        self.context.registry.lock().readers -= 1;
     }
 }
 
@@ -102,12 +104,13 @@ impl fmt::Debug for AsyncEvents {
 #[derive(Default)]
 pub(super) struct Registry {
     state: Mutex<State>,
-    readers: AtomicU32,
 }
 
 #[derive(Default)]
 struct State {
     sources: HashMap<u64, Source>,
+    /// How many [`AsyncEvents`] there are.
+    readers: u32,
     kept: VecDeque<AsyncEvent>,
 }
 
@@ -129,13 +132,31 @@ impl Registry {
     }
 
     pub(super) fn has_reader(&self) -> bool {
-        self.readers.load(Ordering::Relaxed) != 0
+        self.lock().readers != 0
+    }
+
+    /// As [`keep_events`](Self::keep_events), but leaves them to an [`AsyncEvents`] if there is one by now.
+    pub(super) fn keep_unread_events(&self, fd: BorrowedFd<'_>) -> Result<(), Error> {
+        let mut state = self.lock();
+        if state.readers != 0 {
+            return Ok(());
+        }
+        state.read(fd)
     }
 
     /// Reads every event there is, marks what it is about, and keeps it for an [`AsyncEvents`].
     pub(super) fn keep_events(&self, fd: BorrowedFd<'_>) -> Result<(), Error> {
-        let mut state = self.lock();
-        let State { sources, kept } = &mut *state;
+        self.lock().read(fd)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn read(&mut self, fd: BorrowedFd<'_>) -> Result<(), Error> {
+        let Self { sources, kept, readers: _ } = self;
         event::read_async_events(fd, |raw| {
             if kept.len() == MAX_KEPT {
                 kept.pop_front();
@@ -143,10 +164,6 @@ impl Registry {
             kept.push_back(understand(raw, sources));
         })?;
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

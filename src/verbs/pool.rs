@@ -66,13 +66,20 @@ unsafe impl Send for PoolInner {}
 // SAFETY: as above; the free list and the flags are atomic.
 unsafe impl Sync for PoolInner {}
 
+/// The high half of work request numbers that nobody else in this process uses, now or later. Never zero.
+pub(super) fn numbers() -> Result<u32, Error> {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1)).map_err(|last| {
+        Error::invalid(Verb::PostSend, "pool or scope number", last, "a process makes fewer than 2^32 pools and scopes")
+    })
+}
+
 /// Slots start at multiples of this, so that two never share a cache line.
 const SLOT_ALIGN: usize = 64;
 
 impl Pool {
     /// Allocates and registers `count` slots of `slot_bytes` each.
     pub fn new(pd: &Pd, count: u32, slot_bytes: usize) -> Result<Self, Error> {
-        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
         if count == 0 || slot_bytes == 0 || u32::try_from(slot_bytes).is_err() {
             let size = format_args!("{count} slots of {slot_bytes} bytes");
             return Err(Error::invalid(Verb::RegMr, "pool size", size, "at least one slot, of 1 byte to 4 GiB"));
@@ -81,10 +88,7 @@ impl Pool {
         let Some(total) = stride.checked_mul(count as usize) else {
             return Err(Error::invalid(Verb::RegMr, "pool size", count, "the slots do not fit the address space"));
         };
-        let id = NEXT_ID.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
-        let Ok(id) = id else {
-            return Err(Error::invalid(Verb::RegMr, "pool number", u32::MAX, "a process makes at most 2^32 - 2 pools"));
-        };
+        let id = numbers()?;
         let mut mr = pd.alloc_mr(total, AccessFlags::LOCAL_WRITE)?;
         // SAFETY: only the pointer is kept; nothing is posted yet, and the reference ends here.
         let base = unsafe { mr.as_mut_slice().as_mut_ptr() };
@@ -234,7 +238,7 @@ impl<P: Provider> Qp<P> {
         let Some(sge) = slot.sge(len_bytes) else {
             return Err(SlotError { error: PostError::BeyondSlot, slot: Some(slot) });
         };
-        if self.core.state.0 < QpState::RTS.0 {
+        if !self.core.takes_sends() {
             return Err(SlotError { error: PostError::BadState, slot: Some(slot) });
         }
         let sq = &mut *self.core.sq;

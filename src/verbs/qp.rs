@@ -139,6 +139,12 @@ impl<P: Provider> QpCore<P> {
         self.handle.destroy().map(drop)
     }
 
+    /// Whether sends can be posted, as far as is known here: a queue pair that has left for ERR flushes them.
+    #[inline(always)]
+    pub(super) fn takes_sends(&self) -> bool {
+        matches!(self.state, QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR)
+    }
+
     #[inline(always)]
     pub(super) fn recv_batch(&mut self) -> RecvBatch<'_, P> {
         RecvBatch::new(&mut *self.rq, self.state != QpState::RESET)
@@ -203,7 +209,7 @@ impl<P: Provider> Qp<P> {
     #[doc(alias("ibv_post_send", "ibv_wr_start"))]
     #[inline(always)]
     pub fn send_batch(&mut self) -> SendBatch<'_, P> {
-        let ready = matches!(self.core.state, QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR);
+        let ready = self.core.takes_sends();
         SendBatch::new(&mut *self.core.sq, ready)
     }
 

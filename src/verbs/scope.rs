@@ -7,17 +7,20 @@
 //!
 //! Buffers are borrowed for `'env`, which outlives the call of [`Qp::scope`]. Before that call returns, normally or by
 //! panic, every region made for them is deregistered, which is the kernel's word that the device is done with them. If
-//! the kernel refuses that, the process is aborted, since borrowed memory cannot be leaked.
+//! the kernel refuses that, or cannot tell because the device was removed, the process is aborted, since borrowed memory
+//! cannot be leaked.
 #![allow(unsafe_code)]
 
 use super::channel::deadline;
 use super::cq::Cq;
 use super::mr::{AccessFlags, Region};
 use super::pd::Pd;
+use super::pool::numbers;
 use super::provider::sealed::{RecvOps, SendOps};
 use super::provider::{Any, Provider};
 use super::qp::Qp;
 use super::wc::Wc;
+use crate::uverbs::attr::QpState;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WrFlags};
 use std::marker::PhantomData;
@@ -33,6 +36,9 @@ pub struct Scope<'s, 'env, P: Provider = Any> {
     cq: &'s mut Cq<P>,
     pd: Pd,
     regions: Vec<Region>,
+    /// The number of the next work request. Unique in the process, so that no other completion is taken for one of these.
+    next_id: u64,
+    /// Work requests under way.
     posted: u64,
     done: Vec<Wc>,
     timeout: Duration,
@@ -69,8 +75,18 @@ impl<P: Provider> Qp<P> {
             return refuse("earlier work requests are still under way, or other queue pairs use the completion queue");
         }
         let pd = Pd::from_inner(self.core.pd.clone());
-        let mut scope =
-            Scope { qp: self, cq, pd, regions: Vec::new(), posted: 0, done: Vec::new(), timeout, env: PhantomData };
+        let next_id = u64::from(numbers()?) << 32;
+        let mut scope = Scope {
+            qp: self,
+            cq,
+            pd,
+            regions: Vec::new(),
+            next_id,
+            posted: 0,
+            done: Vec::new(),
+            timeout,
+            env: PhantomData,
+        };
         let result = f(&mut scope);
         let drained = scope.drain(timeout);
         drop(scope);
@@ -89,14 +105,18 @@ impl<'env, P: Provider> Scope<'_, 'env, P> {
     /// Receives a message into `buffer`.
     pub fn recv(&mut self, buffer: &'env mut [u8]) -> Result<(), Error> {
         let len = buffer.len();
+        if self.qp.core.state == QpState::RESET {
+            return Err(refused(Verb::PostRecv, PostError::BadState, len));
+        }
         let sge = self.register(NonNull::from(buffer), AccessFlags::LOCAL_WRITE)?;
         let rq = &mut *self.qp.core.rq;
         rq.begin();
-        if let Err(error) = rq.push(self.posted, sge.as_slice()) {
+        if let Err(error) = rq.push(self.next_id, sge.as_slice()) {
             rq.rollback();
             return Err(refused(Verb::PostRecv, error, len));
         }
         rq.submit();
+        self.next_id += 1;
         self.posted += 1;
         Ok(())
     }
@@ -111,7 +131,8 @@ impl<'env, P: Provider> Scope<'_, 'env, P> {
         self.post_send(NonNull::from(buffer), AccessFlags::LOCAL_WRITE, SendOp::Read(remote))
     }
 
-    /// Waits until everything posted so far has completed, and returns the completions in the order they came.
+    /// Waits until everything posted so far has completed, and returns the completions in the order they came. Their numbers
+    /// count up in the order of posting. A completion that is not of the scope is returned too, and not waited for.
     pub fn wait(&mut self) -> Result<Vec<Wc>, Error> {
         let timeout = self.timeout;
         self.wait_for(timeout)?;
@@ -119,14 +140,18 @@ impl<'env, P: Provider> Scope<'_, 'env, P> {
     }
 
     fn post_send(&mut self, range: NonNull<[u8]>, access: AccessFlags, op: SendOp) -> Result<(), Error> {
+        if !self.qp.core.takes_sends() {
+            return Err(refused(Verb::PostSend, PostError::BadState, range.len()));
+        }
         let sge = self.register(range, access)?;
         let payload = Payload::Sges(sge.as_slice());
         let sq = &mut *self.qp.core.sq;
         sq.begin();
-        if let Err(error) = sq.push(&SendWr { wr_id: self.posted, flags: WrFlags::SIGNALED, op, payload }) {
+        if let Err(error) = sq.push(&SendWr { wr_id: self.next_id, flags: WrFlags::SIGNALED, op, payload }) {
             sq.rollback();
             return Err(refused(Verb::PostSend, error, range.len()));
         }
+        self.next_id += 1;
         self.posted += 1;
         sq.submit().map_err(|error| refused(Verb::PostSend, error, range.len()))
     }
@@ -152,8 +177,11 @@ impl<'env, P: Provider> Scope<'_, 'env, P> {
             let mut completions = self.cq.poll().map_err(|_| Error::CqOverrun { verb: Verb::PollCq })?;
             let before = self.posted;
             while let Some(completion) = completions.next() {
-                self.done.push(completion.wc());
-                self.posted = self.posted.saturating_sub(1);
+                let wc = completion.wc();
+                if wc.wr_id >> 32 == self.next_id >> 32 {
+                    self.posted -= 1;
+                }
+                self.done.push(wc);
             }
             drop(completions);
             if self.posted == before {
