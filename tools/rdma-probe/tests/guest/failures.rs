@@ -1,7 +1,7 @@
 //! Everything that can go wrong has its exit code and its message, and nothing hangs.
 
 use crate::Test;
-use crate::support::{Device, JsonFile, Run, fresh_port, skip, until_listening};
+use crate::support::{Device, JsonFile, Run, fresh_port, probe, skip, until_listening};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{Read, Write};
@@ -65,8 +65,8 @@ fn with_device_folder(prepare: &str, args: &str) -> crate::support::Ended {
     if !nix::unistd::geteuid().is_root() {
         skip("only root can mount another /dev/infiniband");
     }
-    let probe = env!("CARGO_BIN_EXE_rdma-probe");
-    let script = format!("mount -t tmpfs none /dev/infiniband && {prepare} && exec {args}").replace("PROBE", probe);
+    let probe = probe();
+    let script = format!("mount -t tmpfs none /dev/infiniband && {prepare} && exec {args}").replace("PROBE", &probe);
     Run::start(Command::new("unshare").args(["-m", "sh", "-c", &script])).end()
 }
 
@@ -269,7 +269,7 @@ fn no_room(device: &Device) {
     if !nix::unistd::geteuid().is_root() {
         skip("only root can mount a small file system");
     }
-    let probe = env!("CARGO_BIN_EXE_rdma-probe");
+    let probe = probe();
     let script = format!(
         "mount -t tmpfs -o size=4k none /mnt && {probe} info --json=/mnt/out >/dev/null; echo \"exit $? size $(stat -c %s /mnt/out)\""
     );
@@ -279,7 +279,7 @@ fn no_room(device: &Device) {
 }
 
 fn reader_gone(_: &Device) {
-    let probe = env!("CARGO_BIN_EXE_rdma-probe");
+    let probe = probe();
     for command in ["list", "info", "gids", "list --json"] {
         let script = format!("{{ {probe} {command}; echo \"exit $?\" >&2; }} | true");
         let ended = Run::start(Command::new("sh").args(["-c", &script])).end();

@@ -117,10 +117,15 @@ pub struct Ended {
     pub took: Duration,
 }
 
+/// The program under test: the one that `IRONVERBS_PROBE` names, or the one built with the tests.
+pub fn probe() -> String {
+    std::env::var("IRONVERBS_PROBE").unwrap_or_else(|_| env!("CARGO_BIN_EXE_rdma-probe").to_owned())
+}
+
 impl Run {
     /// Starts rdma-probe.
     pub fn start_probe<'a>(args: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::start(Command::new(env!("CARGO_BIN_EXE_rdma-probe")).args(args))
+        Self::start(Command::new(probe()).args(args))
     }
 
     /// Starts ibv_rc_pingpong, if it is installed.
