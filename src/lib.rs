@@ -62,3 +62,8 @@ mod uverbs;
 mod verbs;
 
 pub use verbs::*;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
