@@ -1,5 +1,6 @@
 //! What devices, ports and queue pairs tell of themselves, and what a queue pair is asked to be. Host order throughout.
 
+use super::named::named;
 use super::object::Handle;
 use super::types::{Gid, Guid, Lid, LinkLayer, Mtu, PortNum, Qpn};
 use std::fmt;
@@ -156,47 +157,15 @@ pub struct TmCaps {
     pub max_sge: u32,
 }
 
-/// State of a port (`enum ib_port_state`). Unknown numbers are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct PortState(pub u8);
-
-#[allow(missing_docs, reason = "each constant is the C constant of the same name")]
-impl PortState {
-    pub const NOP: Self = Self(0);
-    pub const DOWN: Self = Self(1);
-    pub const INIT: Self = Self(2);
-    pub const ARMED: Self = Self(3);
-    pub const ACTIVE: Self = Self(4);
-    pub const ACTIVE_DEFER: Self = Self(5);
-}
-
-impl PortState {
-    /// The C name without its prefix, for known values.
-    pub const fn name(self) -> Option<&'static str> {
-        Some(match self {
-            Self::NOP => "NOP",
-            Self::DOWN => "DOWN",
-            Self::INIT => "INIT",
-            Self::ARMED => "ARMED",
-            Self::ACTIVE => "ACTIVE",
-            Self::ACTIVE_DEFER => "ACTIVE_DEFER",
-            _ => return None,
-        })
-    }
-}
-
-impl fmt::Display for PortState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "state {}", self.0),
-        }
-    }
-}
-
-impl fmt::Debug for PortState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PortState({self})")
+named! {
+    /// State of a port (`enum ib_port_state`). Unknown numbers are kept.
+    PortState else "state" {
+        NOP = 0 "NOP",
+        DOWN = 1 "DOWN",
+        INIT = 2 "INIT",
+        ARMED = 3 "ARMED",
+        ACTIVE = 4 "ACTIVE",
+        ACTIVE_DEFER = 5 "ACTIVE_DEFER",
     }
 }
 
@@ -298,49 +267,17 @@ pub struct GidEntry {
     pub netdev_ifindex: Option<u32>,
 }
 
-/// State of a queue pair (`enum ib_qp_state`). Unknown numbers are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct QpState(pub u8);
-
-#[allow(missing_docs, reason = "each constant is the C constant of the same name")]
-impl QpState {
-    pub const RESET: Self = Self(0);
-    pub const INIT: Self = Self(1);
-    pub const RTR: Self = Self(2);
-    pub const RTS: Self = Self(3);
-    pub const SQD: Self = Self(4);
-    pub const SQE: Self = Self(5);
-    pub const ERR: Self = Self(6);
-}
-
-impl QpState {
-    /// The C name without its prefix, for known values.
-    pub const fn name(self) -> Option<&'static str> {
-        Some(match self {
-            Self::RESET => "RESET",
-            Self::INIT => "INIT",
-            Self::RTR => "RTR",
-            Self::RTS => "RTS",
-            Self::SQD => "SQD",
-            Self::SQE => "SQE",
-            Self::ERR => "ERR",
-            _ => return None,
-        })
-    }
-}
-
-impl fmt::Display for QpState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "state {}", self.0),
-        }
-    }
-}
-
-impl fmt::Debug for QpState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "QpState({self})")
+named! {
+    /// State of a queue pair (`enum ib_qp_state`). Unknown numbers are kept.
+    #[derive(Default)]
+    QpState else "state" {
+        RESET = 0 "RESET",
+        INIT = 1 "INIT",
+        RTR = 2 "RTR",
+        RTS = 3 "RTS",
+        SQD = 4 "SQD",
+        SQE = 5 "SQE",
+        ERR = 6 "ERR",
     }
 }
 

@@ -5,6 +5,7 @@ use super::device::{DeviceInfo, Unusable};
 use super::discover::Linux;
 use super::errno::Errno;
 use super::error::{Error, Verb};
+use super::named::named;
 use super::nldev;
 use super::sysfs::GidSlot;
 use super::types::{Gid, Lid, LinkLayer, PortNum};
@@ -126,42 +127,9 @@ impl fmt::Display for NetnsMode {
     }
 }
 
-macro_rules! named {
-    ($(#[$doc:meta])* $name:ident { $($(#[$item:meta])* $constant:ident = $raw:literal $text:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-        pub struct $name(pub u8);
-
-        #[allow(missing_docs, reason = "each constant is the C constant of the same name")]
-        impl $name {
-            $($(#[$item])* pub const $constant: Self = Self($raw);)*
-
-            /// The name, for known values.
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 { $($raw => Some($text),)* _ => None }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self.name() {
-                    Some(name) => f.write_str(name),
-                    None => write!(f, "number {}", self.0),
-                }
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "({})"), self)
-            }
-        }
-    };
-}
-
 named! {
     /// Kind of a device (`enum rdma_node_type`). Unknown values are kept.
-    NodeType {
+    NodeType else "number" {
         CA = 1 "channel adapter",
         SWITCH = 2 "switch",
         ROUTER = 3 "router",
@@ -173,7 +141,7 @@ named! {
 }
 named! {
     /// Physical state of a port (`enum ib_port_phys_state`, IB spec 14.2.5.6). Unknown values are kept.
-    PhysState {
+    PhysState else "number" {
         SLEEP = 1 "SLEEP",
         POLLING = 2 "POLLING",
         DISABLED = 3 "DISABLED",

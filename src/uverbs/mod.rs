@@ -16,6 +16,7 @@ pub mod event;
 mod kernel;
 pub mod linux;
 mod memory;
+mod named;
 mod netlink;
 mod nldev;
 pub mod object;
