@@ -24,9 +24,10 @@ use std::time::{Duration, Instant};
 const RECV: u64 = 1;
 const SEND: u64 = 2;
 
-/// Empty polls before the processor is offered to others: a software device needs one for its own work. Between polls
-/// there is no pause instruction: an emulated processor takes long over one, and a real one no shorter to see the entry.
-const SPINS_BEFORE_YIELD: u32 = 2000;
+/// Empty polls before the processor is offered to others: a software device needs one for its own work, and the scheduler
+/// may leave it waiting behind a process that only polls. Between polls there is no pause instruction: an emulated
+/// processor takes long over one, and a real one no shorter to see the entry.
+const SPINS_BEFORE_YIELD: u32 = 500;
 
 /// Yields between two looks at the clock.
 const YIELDS_BEFORE_CLOCK: u32 = 64;
@@ -41,6 +42,7 @@ pub struct End {
     buffers: Buffers,
     receive_sge: Sge,
     size: u32,
+    yields_after_send: bool,
     turn: Turn,
     latency: Latency,
     last_arrival: Option<Instant>,
@@ -58,6 +60,8 @@ pub struct Parts {
     pub buffers: Buffers,
     /// Bytes of a message.
     pub size: u32,
+    /// The device is a kernel thread, which gets to work the sooner if this one steps aside for it.
+    pub is_software_device: bool,
     /// Its accounts.
     pub turn: Turn,
 }
@@ -77,7 +81,8 @@ impl Parts {
             self.buffers.send_inline();
         }
         let receive_sge = self.buffers.receive_sge()?;
-        let Self { role, cq, channel, buffers, size, turn } = self;
+        let Self { role, cq, channel, buffers, size, is_software_device, turn } = self;
+        let yields_after_send = is_software_device && channel.is_none();
         Ok(End {
             role,
             qp,
@@ -87,6 +92,7 @@ impl Parts {
             buffers,
             receive_sge,
             size,
+            yields_after_send,
             turn,
             latency: Latency::new(),
             last_arrival: None,
@@ -179,11 +185,15 @@ impl End {
         if self.turn.is_out_of_receives() {
             self.post_receives()?;
         }
-        if self.turn.send_due() {
+        let sends = self.turn.send_due();
+        if sends {
             self.post_send()?;
         }
         if self.turn.receives_due() > 0 {
             self.post_receives()?;
+        }
+        if sends && self.yields_after_send {
+            yield_now();
         }
         Ok(())
     }

@@ -15,8 +15,8 @@ use crate::turn::Turn;
 use crate::wire::Address;
 use ironverbs::sys::Sys;
 use ironverbs::{
-    AddressFamily, ConnectOptions, Context, DeviceInfo, Endpoint, Gid, GidIndex, GidWant, LinkLayer, Mtu, Pd, PortAttr,
-    PortState, PreparedQp, Qp, QpBuilder,
+    AddressFamily, ConnectOptions, Context, DeviceInfo, DriverId, Endpoint, Gid, GidIndex, GidWant, LinkLayer, Mtu, Pd,
+    PortAttr, PortState, PreparedQp, Qp, QpBuilder,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -224,7 +224,8 @@ impl<'a> Place<'a> {
         }
         let mut qp = qp.build()?;
         let turn = Turn::new(args.iters, args.rx_depth, signal_every, role == Role::Client);
-        let mut parts = Parts { role, cq, channel, buffers, size: args.size, turn };
+        let is_software_device = context.info().driver == Some(DriverId::RXE);
+        let mut parts = Parts { role, cq, channel, buffers, size: args.size, is_software_device, turn };
         parts.post_first_receives(&mut qp)?;
         Ok(Half { parts, qp })
     }
