@@ -17,13 +17,14 @@ mod polling;
 mod pool;
 mod rings;
 mod scope;
+mod seen;
 mod states;
 mod target;
 mod threads;
 mod volume;
 
 fn main() -> std::process::ExitCode {
-    harness::main(&[
+    let code = harness::main(&[
         opcodes::TESTS,
         capacity::TESTS,
         rings::TESTS,
@@ -37,5 +38,10 @@ fn main() -> std::process::ExitCode {
         limits::TESTS,
         threads::TESTS,
         volume::TESTS,
-    ])
+    ]);
+    if let Err(error) = seen::write() {
+        eprintln!("cannot write what was seen: {error}");
+        return std::process::ExitCode::FAILURE;
+    }
+    code
 }

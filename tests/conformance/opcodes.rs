@@ -2,6 +2,7 @@
 
 use crate::fixture::{Pair, Setup, assert_received, assert_sent};
 use crate::harness::step;
+use crate::seen;
 use crate::target::Target;
 use crate::tests;
 use fastrand::Rng;
@@ -55,22 +56,27 @@ const FAR: Range<usize> = 16 * 1024..32 * 1024;
 
 fn send(target: &Target) {
     every_shape(target, Op::Send);
+    seen::works("RC SEND");
 }
 
 fn send_imm(target: &Target) {
     every_shape(target, Op::SendImm);
+    seen::works("RC SEND with immediate");
 }
 
 fn write(target: &Target) {
     every_shape(target, Op::Write);
+    seen::works("RC RDMA WRITE");
 }
 
 fn write_imm(target: &Target) {
     every_shape(target, Op::WriteImm);
+    seen::works("RC RDMA WRITE with immediate");
 }
 
 fn read(target: &Target) {
     every_shape(target, Op::Read);
+    seen::works("RC RDMA READ");
 }
 
 /// One piece, the most pieces there can be, unequal ones, inline in one and several pieces, and nothing at all; lengths
@@ -254,6 +260,7 @@ fn compare_swap(target: &Target) {
         pair.check();
         pair.swap();
     }
+    seen::works("RC compare and swap");
 }
 
 fn fetch_add(target: &Target) {
@@ -274,6 +281,7 @@ fn fetch_add(target: &Target) {
         pair.b.expect(FAR.start, &before.wrapping_add(add).to_ne_bytes());
         pair.check();
     }
+    seen::works("RC fetch and add");
 }
 
 /// Reports of large transfers failing where small ones work: each side had assumed a path MTU of its own.
