@@ -18,6 +18,7 @@ use std::cell::Cell;
 use std::env;
 use std::hint::black_box;
 use std::io::Write;
+use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 const DEPTH: u32 = 32;
@@ -202,8 +203,9 @@ impl<P: Provider> Pair<P> {
             deadline.check();
         }
         values.clear();
+        let mut room = [const { MaybeUninit::uninit() }; 2];
         while values.len() < RECEIVES - 1 {
-            self.received.poll_into(values).unwrap();
+            values.extend_from_slice(self.received.poll_into(&mut room[..1]).unwrap());
             deadline.check();
         }
         while values.len() < RECEIVES {

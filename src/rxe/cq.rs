@@ -8,16 +8,13 @@
 
 use super::queue::Consumer;
 use super::ring_memory::{MappedRing, RingMemory};
-use crate::uverbs::abi::verbs::Wc;
-use crate::uverbs::wr::{WcOpcode, WcStatus};
+use crate::uverbs::abi::verbs::Wc as Cqe;
+use crate::uverbs::wc::Wc;
 use std::marker::PhantomData;
 use std::mem::size_of;
 
 /// Bytes of a completion queue's slot that are used.
-pub const CQE_BYTES: usize = size_of::<Wc>();
-
-/// `IB_WC_WITH_IMM` (`include/rdma/ib_verbs.h`).
-const WITH_IMM: u32 = 2;
+pub const CQE_BYTES: usize = size_of::<Cqe>();
 
 /// The polling end of one completion queue.
 pub struct RxeCq<M = MappedRing> {
@@ -66,78 +63,22 @@ impl<M: RingMemory> RxeCq<M> {
     }
 }
 
-/// A completion, still in its slot. Fields are read when asked for.
+/// A completion, still in its slot.
 #[derive(Clone, Copy)]
 pub struct RxeCqe<'cq> {
-    slot: *const Wc,
+    slot: *const Cqe,
     _queue: PhantomData<&'cq ()>,
 }
 
-macro_rules! field {
-    ($cqe:ident . $field:ident) => {
-        // SAFETY: made by `RxeCq::next` only, from a slot that the kernel has filled, that is aligned and large enough
-        // for a `Wc` (checked in `RxeCq::new`), and that is not given back while the queue is borrowed. No reference to
-        // the slot is made. Every bit pattern is a valid integer.
-        unsafe { (&raw const (*$cqe.slot).$field).read() }
-    };
-}
-
 impl RxeCqe<'_> {
-    /// Of the work request. Always valid.
+    /// All of it. rxe leaves what a failed completion does not define at zero, the vendor's code always, sets the flag GRH on
+    /// connected queue pairs too, where no GRH is in the buffer, and WITH_IMM on the sender's completion as well.
     #[inline(always)]
-    pub fn wr_id(self) -> u64 {
-        field!(self.wr_id)
-    }
-
-    /// Always valid.
-    #[inline(always)]
-    pub fn status(self) -> WcStatus {
-        WcStatus(field!(self.status))
-    }
-
-    /// Always valid; rxe leaves it 0.
-    #[inline(always)]
-    pub fn vendor_err(self) -> u32 {
-        field!(self.vendor_err)
-    }
-
-    /// Own queue pair. Always valid.
-    #[inline(always)]
-    pub fn qpn(self) -> u32 {
-        field!(self.qp_num)
-    }
-
-    /// Valid on success only, as are all that follow.
-    #[inline(always)]
-    pub fn opcode(self) -> WcOpcode {
-        WcOpcode(field!(self.opcode))
-    }
-
-    /// Bytes of the message. On a datagram queue pair's receive it counts the 40 bytes of the GRH.
-    #[inline(always)]
-    pub fn byte_len(self) -> u32 {
-        field!(self.byte_len)
-    }
-
-    /// Immediate data in host order, of a receive that has any. The flag is set on the sender's completion as well, where
-    /// it says nothing.
-    #[inline(always)]
-    pub fn imm(self) -> Option<u32> {
-        let has_imm = self.wc_flags() & WITH_IMM != 0 && self.opcode().is_recv();
-        has_imm.then(|| u32::from_be(field!(self.ex)))
-    }
-
-    /// Peer's queue pair.
-    #[inline(always)]
-    pub fn src_qp(self) -> u32 {
-        field!(self.src_qp)
-    }
-
-    /// `enum ib_wc_flags`: GRH 1, WITH_IMM 2, WITH_INVALIDATE 4. rxe sets GRH on connected queue pairs too, where no
-    /// GRH is in the buffer, and WITH_IMM on the sender's completion as well.
-    #[inline(always)]
-    pub fn wc_flags(self) -> u32 {
-        field!(self.wc_flags)
+    pub fn wc(self) -> Wc {
+        // SAFETY: made by `RxeCq::next` only, from a slot that the kernel has filled, that is aligned and large enough
+        // for a `Cqe` (checked in `RxeCq::new`), and that is not given back while the queue is borrowed. No reference to
+        // the slot is made. Every bit pattern is a valid integer.
+        Wc::from_kernel(unsafe { self.slot.read() })
     }
 }
 

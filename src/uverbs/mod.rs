@@ -28,6 +28,7 @@ pub mod raw;
 pub mod sys;
 mod sysfs;
 pub mod types;
+pub mod wc;
 pub mod wr;
 
 #[cfg(test)]

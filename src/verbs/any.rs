@@ -8,7 +8,8 @@ use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
 use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Handle;
-use crate::uverbs::wr::{PostError, SendWr, Sge, WcOpcode, WcStatus};
+use crate::uverbs::wc::Wc;
+use crate::uverbs::wr::{PostError, SendWr, Sge};
 use std::sync::Arc;
 
 pub enum AnySq {
@@ -163,31 +164,7 @@ impl CompOps for AnyCq {
 
 impl CompEntry for AnyCqe<'_> {
     #[inline(always)]
-    fn wr_id(&self) -> u64 {
-        each!(AnyCqe, self, cqe => cqe.wr_id())
-    }
-    #[inline(always)]
-    fn status(&self) -> WcStatus {
-        each!(AnyCqe, self, cqe => cqe.status())
-    }
-    #[inline(always)]
-    fn vendor_err(&self) -> u32 {
-        each!(AnyCqe, self, cqe => cqe.vendor_err())
-    }
-    #[inline(always)]
-    fn qpn(&self) -> u32 {
-        each!(AnyCqe, self, cqe => cqe.qpn())
-    }
-    #[inline(always)]
-    fn opcode(&self) -> WcOpcode {
-        each!(AnyCqe, self, cqe => cqe.opcode())
-    }
-    #[inline(always)]
-    fn byte_len(&self) -> u32 {
-        each!(AnyCqe, self, cqe => cqe.byte_len())
-    }
-    #[inline(always)]
-    fn imm(&self) -> Option<u32> {
-        each!(AnyCqe, self, cqe => cqe.imm())
+    fn wc(&self) -> Wc {
+        each!(AnyCqe, self, cqe => CompEntry::wc(cqe))
     }
 }

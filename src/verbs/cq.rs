@@ -6,10 +6,8 @@ use super::events::Source;
 use super::mr::CloseError;
 use super::provider::sealed::{CompOps, CqRequest};
 use super::provider::{Any, Provider};
-use super::wc::{Completion, Wc};
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Handle;
-use crate::uverbs::wr::PollError;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
@@ -27,7 +25,7 @@ pub struct CqId(pub(super) u64);
 /// that use it: the kernel's side stays until the last of them is gone.
 #[doc(alias = "ibv_cq")]
 pub struct Cq<P: Provider = Any> {
-    poller: P::Cq,
+    pub(super) poller: P::Cq,
     shared: Arc<CqShared>,
 }
 
@@ -155,48 +153,6 @@ impl<P: Provider> Cq<P> {
         self.shared.id
     }
 
-    /// The completions that are there now. Their slots go back to the device when the returned value is dropped.
-    ///
-    /// ```no_run
-    /// # fn f(cq: &mut ironverbs::Cq) -> Result<(), ironverbs::PollError> {
-    /// let mut completions = cq.poll()?;
-    /// while let Some(completion) = completions.next() {
-    ///     println!("{}: {:?}", completion.wr_id(), completion.outcome());
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[doc(alias = "ibv_start_poll")]
-    #[inline(always)]
-    pub fn poll(&mut self) -> Result<Completions<'_, P>, PollError> {
-        if self.shared.health.overrun.load(Ordering::Relaxed) {
-            return Err(PollError::Overrun);
-        }
-        self.poller.begin();
-        Ok(Completions { poller: &mut self.poller })
-    }
-
-    /// One completion, if there is one.
-    #[doc(alias = "ibv_poll_cq")]
-    #[inline(always)]
-    pub fn poll_one(&mut self) -> Result<Option<Wc>, PollError> {
-        let mut completions = self.poll()?;
-        Ok(completions.next().map(|c| c.wc()))
-    }
-
-    /// Appends the completions that are there now to `out`, without making it longer than its capacity.
-    #[inline]
-    pub fn poll_into(&mut self, out: &mut Vec<Wc>) -> Result<usize, PollError> {
-        let mut completions = self.poll()?;
-        let before = out.len();
-        while out.len() < out.capacity() {
-            match completions.next() {
-                Some(completion) => out.push(completion.wc()),
-                None => break,
-            }
-        }
-        Ok(out.len() - before)
-    }
-
     /// Asks for one event on the channel when the next completion comes. A completion that is already there raises none:
     /// poll once more after arming, and wait only if there was nothing.
     #[doc(alias = "ibv_req_notify_cq")]
@@ -280,27 +236,6 @@ impl Drop for CqShared {
             channel.attached.fetch_sub(1, Ordering::Relaxed);
         }
         // The handle destroys itself when it is dropped, after this.
-    }
-}
-
-/// Completions that were there when the queue was polled. See [`Cq::poll`].
-pub struct Completions<'cq, P: Provider = Any> {
-    poller: &'cq mut P::Cq,
-}
-
-impl<P: Provider> Completions<'_, P> {
-    /// The next one. It is borrowed from the queue, so there is one at a time.
-    #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend")]
-    #[inline(always)]
-    pub fn next(&mut self) -> Option<Completion<'_, P>> {
-        self.poller.next().map(Completion::new)
-    }
-}
-
-impl<P: Provider> Drop for Completions<'_, P> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.poller.end();
     }
 }
 

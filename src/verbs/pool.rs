@@ -21,9 +21,10 @@ use super::prepared::PreparedQp;
 use super::provider::Provider;
 use super::provider::sealed::{RecvOps, SendOps};
 use super::qp::{Qp, QpCore};
-use super::wc::{Completion, Wc};
+use super::wc::Completion;
 use crate::uverbs::attr::QpState;
 use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::wc::Wc;
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, Sge, WrFlags};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -40,7 +41,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// qp.send_slot(slot, 5)?;
 /// while let Some(completion) = cq.poll()?.next() {
 ///     if let Ok((slot, wc)) = pool.reclaim(completion) {
-///         println!("{:?}: slot {} is ours again", wc.outcome, slot.index());
+///         println!("{:?}: slot {} is ours again", wc.outcome(), slot.index());
 ///     }
 /// }
 /// # Ok(()) }

@@ -10,7 +10,8 @@ use crate::uverbs::device::DriverId;
 use crate::uverbs::error::Error;
 use crate::uverbs::object::Handle;
 use crate::uverbs::types::Qpn;
-use crate::uverbs::wr::{PostError, SendWr, Sge, WcOpcode, WcStatus};
+use crate::uverbs::wc::Wc;
+use crate::uverbs::wr::{PostError, SendWr, Sge};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -86,15 +87,9 @@ pub(crate) mod sealed {
         fn end(&mut self);
     }
 
-    /// One completion, decoded field by field as they are asked for.
+    /// One completion. What of the value is not used is not read.
     pub trait CompEntry: Copy {
-        fn wr_id(&self) -> u64;
-        fn status(&self) -> WcStatus;
-        fn vendor_err(&self) -> u32;
-        fn qpn(&self) -> u32;
-        fn opcode(&self) -> WcOpcode;
-        fn byte_len(&self) -> u32;
-        fn imm(&self) -> Option<u32>;
+        fn wc(&self) -> Wc;
     }
 
     /// What is asked of a provider for a completion queue.
@@ -227,32 +222,8 @@ pub(crate) mod sealed {
 
     impl CompEntry for RxeCqe<'_> {
         #[inline(always)]
-        fn wr_id(&self) -> u64 {
-            RxeCqe::wr_id(*self)
-        }
-        #[inline(always)]
-        fn status(&self) -> WcStatus {
-            RxeCqe::status(*self)
-        }
-        #[inline(always)]
-        fn vendor_err(&self) -> u32 {
-            RxeCqe::vendor_err(*self)
-        }
-        #[inline(always)]
-        fn qpn(&self) -> u32 {
-            RxeCqe::qpn(*self)
-        }
-        #[inline(always)]
-        fn opcode(&self) -> WcOpcode {
-            RxeCqe::opcode(*self)
-        }
-        #[inline(always)]
-        fn byte_len(&self) -> u32 {
-            RxeCqe::byte_len(*self)
-        }
-        #[inline(always)]
-        fn imm(&self) -> Option<u32> {
-            RxeCqe::imm(*self)
+        fn wc(&self) -> Wc {
+            RxeCqe::wc(*self)
         }
     }
 }

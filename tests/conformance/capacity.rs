@@ -292,7 +292,7 @@ fn signal_all_signals_all(target: &Target) {
         batch.read(3, WrFlags::NONE, &[entry], remote)?;
         batch.send(4, WrFlags::NONE, &[])
     });
-    let came: Vec<_> = pair.a.successes(4).iter().map(|wc| (wc.wr_id, wc.outcome.unwrap().opcode)).collect();
+    let came: Vec<_> = pair.a.successes(4).iter().map(|wc| (wc.wr_id, wc.outcome().unwrap().opcode)).collect();
     let opcodes = [WcOpcode::RDMA_WRITE, WcOpcode::RDMA_WRITE, WcOpcode::RDMA_READ, WcOpcode::SEND];
     assert!(came.into_iter().eq((1..).zip(opcodes)));
     pair.a.silent();

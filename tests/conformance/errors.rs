@@ -135,7 +135,7 @@ const FLUSHED: &[WcStatus] = &[WcStatus::WR_FLUSH_ERR];
 fn assert_statuses(all: &[Wc], expected: &[(u64, &[WcStatus])], side: &Side) {
     assert_eq!(all.len(), expected.len(), "{all:?}");
     for (wc, (wr_id, statuses)) in all.iter().zip(expected) {
-        assert_eq!((wc.wr_id, wc.qpn), (*wr_id, side.qp.qpn().get()), "{all:?}");
+        assert_eq!((wc.wr_id, wc.qpn()), (*wr_id, side.qp.qpn().get()), "{all:?}");
         assert!(statuses.contains(&wc.status()), "request {wr_id} should fail as {statuses:?}: {all:?}");
     }
 }
@@ -575,7 +575,7 @@ fn other_queue_pairs_are_not_harmed(target: &Target) {
     for id in 2..12 {
         try_send(&mut one, |batch| batch.write(id, WrFlags::SIGNALED, &[entry], good)).unwrap();
         let wc = completions(&mut pair.a.cq, 1)[0];
-        assert_eq!((wc.wr_id, wc.qpn, wc.status()), (id, one.qpn().get(), WcStatus::SUCCESS));
+        assert_eq!((wc.wr_id, wc.qpn(), wc.status()), (id, one.qpn().get(), WcStatus::SUCCESS));
     }
     assert_eq!(other.query().unwrap().qp_state, QpState::RTS);
     assert_in_error(&pair.b);

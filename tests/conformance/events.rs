@@ -182,7 +182,7 @@ fn wait_loses_no_wake_up(target: &Target) {
         assert!(b.cq.wait(PATIENCE).unwrap(), "message {received} woke nobody within {PATIENCE:?}");
         let before = received;
         while let Some(wc) = b.cq.poll_one().unwrap() {
-            assert_eq!(wc.outcome.unwrap().byte_len, 0);
+            assert_eq!(wc.outcome().unwrap().byte_len, 0);
             received += 1;
             b.recv(received, &[]);
             // Sent while this thread polls, arms or falls asleep.
@@ -237,7 +237,7 @@ fn documented_loop_loses_no_wake_up_with_edge_triggered_epoll(target: &Target) {
 fn take(side: &mut Side, received: &mut u64, go: &std::sync::mpsc::Sender<u64>) -> bool {
     let mut any = false;
     while let Some(wc) = side.cq.poll_one().unwrap() {
-        wc.outcome.unwrap();
+        wc.outcome().unwrap();
         *received += 1;
         side.recv(*received, &[]);
         go.send(*received).unwrap();

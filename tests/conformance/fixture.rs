@@ -15,6 +15,7 @@ use ironverbs::{
     AccessFlags, AckTimeout, CompChannel, ConnectOptions, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd, PortNum,
     PostError, PreparedQp, Psn, Qp, QpBuilder, RecvBatch, RemoteAddr, SendBatch, Sge, Wc, WcOpcode, WcStatus,
 };
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -340,12 +341,15 @@ pub fn recv_early(qp: &mut PreparedQp, wr_id: u64, sges: &[Sge]) {
 /// Waits for exactly `n` completions.
 pub fn completions(cq: &mut Cq, n: usize) -> Vec<Wc> {
     let mut all = Vec::with_capacity(n);
+    // More room than is needed at the end: what comes too much is a failure too.
+    let mut room = [const { MaybeUninit::uninit() }; 32];
     let patience = Patience::new();
     while all.len() < n {
-        // A vector may have more room than was asked for; what then comes too much is a failure too.
-        if cq.poll_into(&mut all).unwrap() == 0 {
+        let some = cq.poll_into(&mut room).unwrap();
+        if some.is_empty() {
             patience.check(&format!("{n} completions, of which came {all:?}"));
         }
+        all.extend_from_slice(some);
     }
     assert_eq!(all.len(), n, "a completion too many in {all:?}");
     all
@@ -388,15 +392,15 @@ impl Patience {
 /// The completion of a successful send, and what it must tell.
 #[track_caller]
 pub fn assert_sent(wc: &Wc, wr_id: u64, qp: &Qp, opcode: WcOpcode) {
-    let done = wc.outcome.unwrap_or_else(|error| panic!("{wc:?}: {error}"));
-    assert_eq!((wc.wr_id, wc.qpn, done.opcode), (wr_id, qp.qpn().get(), opcode), "{wc:?}");
+    let done = wc.outcome().unwrap_or_else(|error| panic!("{wc:?}: {error}"));
+    assert_eq!((wc.wr_id, wc.qpn(), done.opcode), (wr_id, qp.qpn().get(), opcode), "{wc:?}");
     assert_eq!(done.imm, None, "a send has no immediate data to tell: {wc:?}");
 }
 
 /// The completion of a successful receive, and what it must tell.
 #[track_caller]
 pub fn assert_received(wc: &Wc, wr_id: u64, qp: &Qp, opcode: WcOpcode, byte_len: usize, imm: Option<u32>) {
-    let done = wc.outcome.unwrap_or_else(|error| panic!("{wc:?}: {error}"));
-    let told = (wc.wr_id, wc.qpn, done.opcode, done.byte_len as usize, done.imm);
+    let done = wc.outcome().unwrap_or_else(|error| panic!("{wc:?}: {error}"));
+    let told = (wc.wr_id, wc.qpn(), done.opcode, done.byte_len as usize, done.imm);
     assert_eq!(told, (wr_id, qp.qpn().get(), opcode, byte_len, imm), "{wc:?}");
 }

@@ -224,7 +224,7 @@ fn provider_named_at_compile_time(target: &Target) {
         patience.check("the message is received");
         if let Some(completion) = cq.poll().unwrap().next() {
             let (slot, wc) = pool.reclaim(completion).unwrap();
-            received = wc.outcome.unwrap().opcode.is_recv().then_some(slot);
+            received = wc.outcome().unwrap().opcode.is_recv().then_some(slot);
         }
     }
     assert_eq!(*received.unwrap(), *b"sixteen bytes ok");

@@ -224,7 +224,7 @@ pub fn exchange(target: &Target, pair: &mut Pair, op: Op, local: &Local, room: &
     assert_sent(&sent, sent_id, &pair.a.qp, opcode);
     // Only reads have a length there by the specification (11.4.2.1); Soft-RoCE tells it always.
     if op == Op::Read || target.kind.is_rxe() {
-        assert_eq!(sent.outcome.unwrap().byte_len as usize, len);
+        assert_eq!(sent.outcome().unwrap().byte_len as usize, len);
     }
     if receives {
         let received = pair.b.completions(1)[0];
@@ -252,7 +252,7 @@ fn compare_swap(target: &Target) {
         pair.a.send(|batch| batch.compare_swap(5, WrFlags::SIGNALED, result, remote, compare, swap));
         let wc = pair.a.completions(1)[0];
         assert_sent(&wc, 5, &pair.a.qp, WcOpcode::COMP_SWAP);
-        assert_eq!(wc.outcome.unwrap().byte_len, 8);
+        assert_eq!(wc.outcome().unwrap().byte_len, 8);
         pair.a.expect(near, &before.to_ne_bytes());
         if hit {
             pair.b.expect(far, &swap.to_ne_bytes());
@@ -276,7 +276,7 @@ fn fetch_add(target: &Target) {
         pair.a.send(|batch| batch.fetch_add(6, WrFlags::SIGNALED, result, remote, add));
         let wc = pair.a.completions(1)[0];
         assert_sent(&wc, 6, &pair.a.qp, WcOpcode::FETCH_ADD);
-        assert_eq!(wc.outcome.unwrap().byte_len, 8);
+        assert_eq!(wc.outcome().unwrap().byte_len, 8);
         pair.a.expect(near, &before.to_ne_bytes());
         pair.b.expect(FAR.start, &before.wrapping_add(add).to_ne_bytes());
         pair.check();

@@ -49,10 +49,13 @@ fn slots_carry_messages(target: &Target) {
             _ => pair.a.qp.send_imm_slot(slot, len as u32, round).unwrap(),
         }
         let (slot, wc) = reclaim(&mut pair.a.cq, &a).unwrap();
-        assert_eq!((slot.index(), wc.qpn, wc.outcome.unwrap().opcode), (index, pair.a.qp.qpn().get(), WcOpcode::SEND));
+        assert_eq!(
+            (slot.index(), wc.qpn(), wc.outcome().unwrap().opcode),
+            (index, pair.a.qp.qpn().get(), WcOpcode::SEND)
+        );
         assert_eq!(*slot, sent, "what was sent is still in its slot");
         let (slot, wc) = reclaim(&mut pair.b.cq, &b).unwrap();
-        let done = wc.outcome.unwrap();
+        let done = wc.outcome().unwrap();
         assert_eq!((slot.index(), done.byte_len as usize), (receive_index, len));
         assert_eq!(done.imm, (round % 2 == 1).then_some(round));
         assert_eq!(slot[..len], sent[..len]);
@@ -71,13 +74,13 @@ fn slots_write_and_read_the_peer(target: &Target) {
         pair.b.expect(at, &slot[..50]);
         pair.a.qp.write_slot(slot, 50, pair.b.remote(at)).unwrap();
         let (slot, wc) = reclaim(&mut pair.a.cq, &pool).unwrap();
-        assert_eq!(wc.outcome.unwrap().opcode, WcOpcode::RDMA_WRITE);
+        assert_eq!(wc.outcome().unwrap().opcode, WcOpcode::RDMA_WRITE);
         pair.check();
         let beyond = slot[60..].to_vec();
         let from = rng.usize(0..1000);
         pair.a.qp.read_slot(slot, 60, pair.b.remote(from)).unwrap();
         let (slot, wc) = reclaim(&mut pair.a.cq, &pool).unwrap();
-        assert_eq!(wc.outcome.unwrap().opcode, WcOpcode::RDMA_READ);
+        assert_eq!(wc.outcome().unwrap().opcode, WcOpcode::RDMA_READ);
         assert_eq!(slot[..60], pair.b.image[from..from + 60]);
         assert_eq!(slot[60..], beyond, "beyond the length that was read");
     }
@@ -116,13 +119,13 @@ fn slot_sends_in_a_ring_that_wraps(target: &Target) {
         let mut completions = pair.a.cq.poll().unwrap();
         while let Some(completion) = completions.next() {
             let (_, wc) = a.reclaim(completion).unwrap();
-            wc.outcome.unwrap();
+            wc.outcome().unwrap();
         }
         drop(completions);
         let mut completions = pair.b.cq.poll().unwrap();
         while let Some(completion) = completions.next() {
             let (slot, wc) = b.reclaim(completion).unwrap();
-            assert_eq!(wc.outcome.unwrap().byte_len, 8);
+            assert_eq!(wc.outcome().unwrap().byte_len, 8);
             assert_eq!(*slot, u64::from(received).to_ne_bytes());
             received += 1;
         }

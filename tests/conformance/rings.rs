@@ -115,7 +115,7 @@ fn rings_of_different_sizes_wrap_under_load(target: &Target) {
         // What arrived: in order, each with its own payload.
         while let Some(wc) = pair.b.cq.poll_one().unwrap() {
             let payload = waiting.pop_front().unwrap();
-            let outcome = wc.outcome.unwrap();
+            let outcome = wc.outcome().unwrap();
             assert_eq!((wc.wr_id, outcome.imm), (received, Some(received as u32)));
             assert_eq!(outcome.byte_len as usize, payload.len(), "message {received}");
             let at = receive_area(received as usize % receive_slots);
@@ -139,7 +139,7 @@ fn rings_of_different_sizes_wrap_under_load(target: &Target) {
 fn drain_sends(side: &mut Side, done: u64) -> u64 {
     let mut last = None;
     while let Some(wc) = side.cq.poll_one().unwrap() {
-        assert_eq!(wc.outcome.unwrap().opcode, WcOpcode::SEND);
+        assert_eq!(wc.outcome().unwrap().opcode, WcOpcode::SEND);
         assert!(wc.wr_id >= done && last.is_none_or(|last| wc.wr_id > last), "{} after {last:?}", wc.wr_id);
         last = Some(wc.wr_id);
     }

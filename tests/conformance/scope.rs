@@ -35,12 +35,12 @@ fn sends_and_receives_borrowed_buffers(target: &Target) {
                     scope.wait()
                 })?;
                 assert_eq!(sent.len(), 1);
-                assert_eq!(sent[0].outcome.unwrap().opcode, WcOpcode::SEND);
+                assert_eq!(sent[0].outcome().unwrap().opcode, WcOpcode::SEND);
                 scope.wait()
             })
             .unwrap();
         assert_eq!(received.len(), 1);
-        let done = received[0].outcome.unwrap();
+        let done = received[0].outcome().unwrap();
         assert_eq!((done.opcode, done.byte_len as usize), (WcOpcode::RECV, len));
         assert_eq!(answer[..len], question);
         assert_eq!(answer[len..], [0; 10]);
@@ -66,7 +66,7 @@ fn writes_and_reads_the_peer(target: &Target) {
             scope.wait()
         })
         .unwrap();
-    assert!(all.iter().all(|wc| wc.outcome.unwrap().opcode == WcOpcode::RDMA_READ));
+    assert!(all.iter().all(|wc| wc.outcome().unwrap().opcode == WcOpcode::RDMA_READ));
     pair.b.expect(1000, &first);
     pair.b.expect(1100, &second);
     assert_eq!(back, pair.b.image[1000..1150]);

@@ -23,7 +23,7 @@ fn queue_pair_moves_to_another_thread(target: &Target) {
                 pair.b.recv(id, &[]);
                 pair.a.send(|batch| batch.send_imm(id, WrFlags::SIGNALED, &[], round));
                 assert_eq!(pair.a.success().wr_id, id);
-                assert_eq!(pair.b.success().outcome.unwrap().imm, Some(round));
+                assert_eq!(pair.b.success().outcome().unwrap().imm, Some(round));
             }
             pair
         })
@@ -51,8 +51,8 @@ fn two_threads_in_one_context(target: &Target) {
                     try_recv(&mut b, |batch| batch.recv(id, &[])).unwrap();
                     try_send(&mut a, |batch| batch.send_imm(id, WrFlags::SIGNALED, &[], number)).unwrap();
                     let (sent, received) = (completions(&mut cq, 1)[0], completions(&mut peer_cq, 1)[0]);
-                    assert_eq!((sent.wr_id, sent.qpn, received.wr_id), (id, a.qpn().get(), id));
-                    assert_eq!(received.outcome.unwrap().imm, Some(number));
+                    assert_eq!((sent.wr_id, sent.qpn(), received.wr_id), (id, a.qpn().get(), id));
+                    assert_eq!(received.outcome().unwrap().imm, Some(number));
                 }
             });
         }
@@ -73,7 +73,7 @@ fn one_thread_posts_and_another_polls(target: &Target) {
             let before = next;
             while let Some(completion) = completions.next() {
                 let wc = completion.wc();
-                assert_eq!((wc.wr_id, wc.outcome.unwrap().opcode), (next, WcOpcode::RDMA_WRITE));
+                assert_eq!((wc.wr_id, wc.outcome().unwrap().opcode), (next, WcOpcode::RDMA_WRITE));
                 next += 1;
             }
             drop(completions);
@@ -111,7 +111,7 @@ fn a_slot_comes_back_on_another_thread(target: &Target) {
                 let mut completions = cq.poll().unwrap();
                 while let Some(completion) = completions.next() {
                     let (slot, wc) = theirs.reclaim(completion).unwrap();
-                    wc.outcome.unwrap();
+                    wc.outcome().unwrap();
                     assert_eq!(slot[..4], slot[4..], "written by the next user of the slot too early");
                     back += 1;
                 }

@@ -73,7 +73,7 @@ fn sends_arrive_once_and_in_order(target: &Target) {
             done += 1;
         }
         while let Some(wc) = pair.b.cq.poll_one().unwrap() {
-            let (bytes, got) = (payload(received), wc.outcome.unwrap_or_else(|error| panic!("{wc:?}: {error}")));
+            let (bytes, got) = (payload(received), wc.outcome().unwrap_or_else(|error| panic!("{wc:?}: {error}")));
             assert_eq!((wc.wr_id, got.byte_len as usize), (received, bytes.len()), "{wc:?}");
             assert!(pair.b.bytes(slot(received), bytes.len()) == bytes, "message {received} has other bytes");
             pair.b.expect(slot(received), &bytes);

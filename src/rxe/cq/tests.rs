@@ -1,5 +1,6 @@
 use super::*;
 use crate::rxe::testing::{Kernel, hex, ring};
+use crate::uverbs::wr::{WcOpcode, WcStatus};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -26,27 +27,28 @@ fn a_receive_with_immediate() {
         0000 0000 00 00 01 00 # 40 pkey_index, slid, sl, dlid_path_bits, port_num, reserved
         ",)));
     cq.begin();
-    let cqe = cq.next().unwrap();
-    assert_eq!(cqe.wr_id(), 0x1122_3344_5566_7788);
-    assert_eq!(cqe.status(), WcStatus::SUCCESS);
-    assert_eq!(cqe.opcode(), WcOpcode::RECV_RDMA_WITH_IMM);
-    assert_eq!(cqe.vendor_err(), 0xdead_beef);
-    assert_eq!(cqe.byte_len(), 0x1000);
-    assert_eq!(cqe.imm(), Some(0x1122_3344));
-    assert_eq!(cqe.qpn(), 0x12);
-    assert_eq!(cqe.src_qp(), 0x12_3456);
-    assert_eq!(cqe.wc_flags(), 3);
+    let wc = cq.next().unwrap().wc();
+    assert_eq!((wc.wr_id, wc.status(), wc.qpn()), (0x1122_3344_5566_7788, WcStatus::SUCCESS, 0x12));
+    let done = wc.outcome().unwrap();
+    assert_eq!((done.opcode, done.byte_len), (WcOpcode::RECV_RDMA_WITH_IMM, 0x1000));
+    assert_eq!(done.imm, Some(0x1122_3344));
 }
 
 #[test]
 fn unknown_values_are_kept() {
     let (mut cq, kernel) = queue(3, 0);
-    let words = [1_u32, 0, 0xfeed, 0xf00d, 0, 0, 0, 0, 0, 0xffff_ffff, 0, 0];
-    assert!(kernel.give(&words.map(u32::to_ne_bytes).concat()));
-    cq.begin();
-    let cqe = cq.next().unwrap();
-    assert_eq!((cqe.wr_id(), cqe.status(), cqe.opcode()), (id(1), WcStatus(0xfeed), WcOpcode(0xf00d)));
-    assert_eq!(cqe.wc_flags(), 0xffff_ffff);
+    for (status, opcode) in [(0xfeed_u32, 0_u32), (0, 0xf00d)] {
+        let words = [1_u32, 0, status, opcode, 0xdead, 0, 0, 0, 0, 0xffff_fffd, 0, 0];
+        assert!(kernel.give(&words.map(u32::to_ne_bytes).concat()));
+        cq.begin();
+        let wc = cq.next().unwrap().wc();
+        assert_eq!((wc.wr_id, wc.status()), (id(1), WcStatus(status)));
+        match wc.outcome() {
+            Ok(done) => assert_eq!(done.opcode, WcOpcode(opcode)),
+            Err(error) => assert_eq!((error.status, error.vendor_err), (WcStatus(0xfeed), 0xdead)),
+        }
+        cq.end();
+    }
 }
 
 /// A `wr_id` whose first word in memory is `n`.
@@ -67,7 +69,7 @@ fn one_completion_and_an_early_end_leave_no_phantom() {
         for round in 0..9 {
             assert!(kernel.give(&cqe(round)));
             cq.begin();
-            assert_eq!(cq.next().map(|c| c.wr_id()), Some(round));
+            assert_eq!(cq.next().map(|c| c.wc().wr_id), Some(round));
             assert!(cq.next().is_none());
             assert!(cq.next().is_none());
             cq.end();
@@ -86,11 +88,11 @@ fn a_batch_ends_where_it_began_to_look() {
     kernel.give(&cqe(1));
     cq.begin();
     kernel.give(&cqe(2));
-    assert_eq!(cq.next().map(|c| c.wr_id()), Some(1));
+    assert_eq!(cq.next().map(|c| c.wc().wr_id), Some(1));
     assert!(cq.next().is_none(), "came after begin");
     cq.end();
     cq.begin();
-    assert_eq!(cq.next().map(|c| c.wr_id()), Some(2));
+    assert_eq!(cq.next().map(|c| c.wc().wr_id), Some(2));
     assert!(cq.next().is_none());
 }
 
@@ -109,7 +111,7 @@ fn slots_are_given_back_at_the_end_of_the_batch() {
     assert!(kernel.give(&cqe(4)) && kernel.give(&cqe(5)));
     assert!(!kernel.give(&cqe(6)));
     cq.begin();
-    let ids: Vec<u64> = std::iter::from_fn(|| cq.next().map(|c| c.wr_id())).collect();
+    let ids: Vec<u64> = std::iter::from_fn(|| cq.next().map(|c| c.wc().wr_id)).collect();
     assert_eq!(ids, [2, 4, 5]);
 }
 
@@ -137,7 +139,7 @@ proptest! {
             }
             cq.begin();
             for _ in 0..most {
-                let got = cq.next().map(|c| c.wr_id());
+                let got = cq.next().map(|c| c.wc().wr_id);
                 prop_assert_eq!(got, unread.pop_front());
                 held += usize::from(got.is_some());
             }

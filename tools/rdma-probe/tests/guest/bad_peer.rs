@@ -116,7 +116,7 @@ fn completes(cq: &mut Cq) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(3) {
         if let Some(wc) = cq.poll_one().unwrap() {
-            return wc.outcome.is_ok();
+            return wc.outcome().is_ok();
         }
         thread::yield_now();
     }

@@ -13,6 +13,7 @@
 use ironverbs::{
     Any, Cq, Inline, InlinePieces, PollError, PostError, Provider, Qp, RemoteAddr, Rxe, Sge, Wc, WcStatus, WrFlags,
 };
+use std::mem::MaybeUninit;
 
 const SIGNALED: WrFlags = WrFlags::SIGNALED;
 
@@ -192,8 +193,8 @@ operations! {
     }
 
     /// Completions as values, as many as there is room for.
-    fn poll_many(cq: &mut Cq<P>, out: &mut Vec<Wc>) -> Result<usize, PollError> {
-        cq.poll_into(out)
+    fn poll_many(cq: &mut Cq<P>, out: &mut [MaybeUninit<Wc>]) -> Result<usize, PollError> {
+        cq.poll_into(out).map(|values| values.len())
     }
 
     /// Number and status of the completions that are there, as many as there is room for.

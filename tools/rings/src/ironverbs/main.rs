@@ -12,6 +12,7 @@ use ironverbs::{AccessFlags, Context, Cq, Mr, Mtu, Pages, PreparedQp, Provider, 
 use mark::counted;
 use std::error::Error;
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
 const DEPTH: u32 = 64;
@@ -129,13 +130,13 @@ impl<P: Provider> Bench<P> {
     }
 
     fn polls(&mut self, hot: &Hot<P>) -> Result<()> {
-        let mut values: Vec<Wc> = Vec::with_capacity(POLL);
+        let mut values = [const { MaybeUninit::<Wc>::uninit() }; POLL];
         let mut pairs = [(0, WcStatus::SUCCESS); POLL];
         for _ in 0..ROUNDS {
             self.complete(hot, 1)?;
             let cq = &mut self.sent;
             match counted(c"poll", || (hot.poll)(cq)) {
-                Ok(Some(wc)) if wc.outcome.is_ok() => {}
+                Ok(Some(wc)) if wc.outcome().is_ok() => {}
                 other => return Err(format!("poll: {other:?}").into()),
             }
             let cq = &mut self.sent;
@@ -145,11 +146,10 @@ impl<P: Provider> Bench<P> {
             }
 
             self.complete(hot, POLL as u64)?;
-            values.clear();
-            let (cq, out) = (&mut self.sent, &mut values);
+            let (cq, out) = (&mut self.sent, &mut values[..]);
             let n = counted(c"poll_16", || (hot.poll_many)(cq, out))?;
-            if n != POLL || values.iter().any(|wc| wc.outcome.is_err()) {
-                return Err(format!("poll of {POLL}: {values:?}").into());
+            if n != POLL {
+                return Err(format!("poll of {POLL}: {n} came").into());
             }
 
             self.complete(hot, 1)?;
@@ -197,7 +197,7 @@ impl<P: Provider> Bench<P> {
         for (cq, mut expected) in [(&mut self.sent, sent), (&mut self.other, received)] {
             for _ in 0..10_000 {
                 while let Some(wc) = cq.poll_one()? {
-                    wc.outcome?;
+                    wc.outcome()?;
                     expected -= 1;
                 }
                 if expected == 0 {

@@ -1,0 +1,189 @@
+//! Work completions as values, in one form for all providers.
+
+use super::abi::verbs;
+use super::wr::{WcOpcode, WcStatus};
+use std::fmt;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Work completion (WC), as a value of its own.
+///
+/// A failed completion tells only its work request, its queue pair and why it failed: the device leaves every other
+/// field undefined, so there is no way to read them.
+///
+/// Kept as the device gave it, so that taking one out of the queue is a short copy; [`outcome`](Self::outcome) decodes it.
+///
+/// ```no_run
+/// # fn f(cq: &mut ironverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+/// if let Some(wc) = cq.poll_one()? {
+///     let done = wc.outcome()?;
+///     println!("work request {}: {:?} of {} bytes", wc.wr_id, done.opcode, done.byte_len);
+/// }
+/// # Ok(()) }
+/// ```
+#[doc(alias = "ibv_wc")]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct Wc {
+    /// The number given with the work request.
+    pub wr_id: u64,
+    status: u32,
+    opcode: u32,
+    vendor_err: u32,
+    byte_len: u32,
+    /// Immediate data (big endian), or the key that the peer invalidated.
+    ex: u32,
+    qp_num: u32,
+    src_qp: u32,
+    wc_flags: u32,
+    pkey_index: u16,
+    slid: u16,
+    sl: u8,
+    dlid_path_bits: u8,
+    port_num: u8,
+    reserved: u8,
+}
+
+/// `IB_WC_WITH_IMM` (`include/rdma/ib_verbs.h`).
+const WITH_IMM: u32 = 2;
+
+/// What a successful work request did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Done {
+    /// The operation.
+    pub opcode: WcOpcode,
+    /// Bytes transferred. For RDMA WRITE with immediate at the receiver: bytes written.
+    pub byte_len: u32,
+    /// Immediate data in host order, of a receive that has any.
+    pub imm: Option<u32>,
+}
+
+/// Why a work request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{status}{}", Vendor(*vendor_err))]
+#[non_exhaustive]
+pub struct WcError {
+    /// The status.
+    pub status: WcStatus,
+    /// The device's own code, zero if it has none.
+    pub vendor_err: u32,
+}
+
+struct Vendor(u32);
+
+impl fmt::Display for Vendor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 { Ok(()) } else { write!(f, ", vendor error {:#x}", self.0) }
+    }
+}
+
+impl Wc {
+    /// From the kernel's structure, whose layout it has.
+    #[inline(always)]
+    pub(crate) fn from_kernel(wc: verbs::Wc) -> Self {
+        zerocopy::transmute!(wc)
+    }
+
+    /// The status, also of a success.
+    #[inline(always)]
+    pub fn status(&self) -> WcStatus {
+        WcStatus(self.status)
+    }
+
+    /// The local queue pair's number.
+    #[inline(always)]
+    pub fn qpn(&self) -> u32 {
+        self.qp_num
+    }
+
+    /// What was done, or why it failed.
+    #[inline(always)]
+    pub fn outcome(&self) -> Result<Done, WcError> {
+        match self.status() {
+            WcStatus::SUCCESS => Ok(Done { opcode: WcOpcode(self.opcode), byte_len: self.byte_len, imm: self.imm() }),
+            status => Err(WcError { status, vendor_err: self.vendor_err }),
+        }
+    }
+
+    /// Immediate data. Only a receive's: some devices set the flag on the sender's completion as well, where it says
+    /// nothing.
+    #[inline(always)]
+    fn imm(&self) -> Option<u32> {
+        let has_imm = self.wc_flags & WITH_IMM != 0 && WcOpcode(self.opcode).is_recv();
+        has_imm.then(|| u32::from_be(self.ex))
+    }
+}
+
+/// Fields that a failed completion leaves undefined do not count.
+impl PartialEq for Wc {
+    fn eq(&self, other: &Self) -> bool {
+        (self.wr_id, self.qpn(), self.outcome()) == (other.wr_id, other.qpn(), other.outcome())
+    }
+}
+
+impl Eq for Wc {}
+
+impl fmt::Debug for Wc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wc")
+            .field("wr_id", &self.wr_id)
+            .field("qpn", &self.qpn())
+            .field("outcome", &self.outcome())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wc(status: u32) -> Wc {
+        Wc::from_kernel(verbs::Wc {
+            wr_id: 0x1122_3344_5566_7788,
+            status,
+            opcode: 129,
+            vendor_err: 0xdead,
+            byte_len: 77,
+            ex: 0x0a0b_0c0d_u32.to_be(),
+            qp_num: 0x12,
+            src_qp: 0x34,
+            wc_flags: 3,
+            pkey_index: 5,
+            slid: 6,
+            sl: 7,
+            dlid_path_bits: 8,
+            port_num: 1,
+            reserved: 0,
+        })
+    }
+
+    #[test]
+    fn every_field_is_at_the_kernels_place() {
+        let wc = wc(0);
+        assert_eq!((wc.wr_id, wc.qpn(), wc.status()), (0x1122_3344_5566_7788, 0x12, WcStatus::SUCCESS));
+        let done = wc.outcome().unwrap();
+        assert_eq!((done.opcode, done.byte_len, done.imm), (WcOpcode::RECV_RDMA_WITH_IMM, 77, Some(0x0a0b_0c0d)));
+        assert_eq!((wc.src_qp, wc.wc_flags, wc.pkey_index, wc.slid), (0x34, 3, 5, 6));
+        assert_eq!((wc.sl, wc.dlid_path_bits, wc.port_num), (7, 8, 1));
+    }
+
+    #[test]
+    fn a_failed_completion_tells_why_and_nothing_else() {
+        let failed = wc(12);
+        assert_eq!(failed.outcome(), Err(WcError { status: WcStatus::RETRY_EXC_ERR, vendor_err: 0xdead }));
+        let mut other = failed;
+        (other.opcode, other.byte_len, other.ex, other.src_qp) = (1, 2, 3, 4);
+        assert_eq!(failed, other, "what is undefined makes no difference");
+        assert_eq!(format!("{failed:?}"), format!("{other:?}"));
+        assert!(format!("{failed:?}").contains("RETRY_EXC_ERR"), "{failed:?}");
+        other.vendor_err = 0;
+        assert_ne!(failed, other);
+    }
+
+    #[test]
+    fn a_senders_completion_has_no_immediate() {
+        let mut sent = wc(0);
+        sent.opcode = WcOpcode::SEND.0;
+        assert_eq!(sent.outcome().unwrap().imm, None);
+    }
+}

@@ -1,0 +1,93 @@
+//! Polling a completion queue.
+//!
+//! # Safety argument
+//!
+//! The one unsafe block takes the part of a slice that was just written for what it is: initialised.
+#![allow(unsafe_code)]
+
+use super::cq::Cq;
+use super::provider::sealed::CompOps;
+use super::provider::{Any, Provider};
+use super::wc::Completion;
+use crate::uverbs::wc::Wc;
+use crate::uverbs::wr::PollError;
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
+
+impl<P: Provider> Cq<P> {
+    /// The completions that are there now. Their slots go back to the device when the returned value is dropped.
+    ///
+    /// ```no_run
+    /// # fn f(cq: &mut ironverbs::Cq) -> Result<(), ironverbs::PollError> {
+    /// let mut completions = cq.poll()?;
+    /// while let Some(completion) = completions.next() {
+    ///     println!("{}: {:?}", completion.wr_id(), completion.outcome());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "ibv_start_poll")]
+    #[inline(always)]
+    pub fn poll(&mut self) -> Result<Completions<'_, P>, PollError> {
+        if self.shared().health.overrun.load(Ordering::Relaxed) {
+            return Err(PollError::Overrun);
+        }
+        self.poller.begin();
+        Ok(Completions { poller: &mut self.poller })
+    }
+
+    /// One completion, if there is one.
+    #[doc(alias = "ibv_poll_cq")]
+    #[inline(always)]
+    pub fn poll_one(&mut self) -> Result<Option<Wc>, PollError> {
+        let mut completions = self.poll()?;
+        Ok(completions.next().map(|c| c.wc()))
+    }
+
+    /// Copies the completions that are there now to the start of `out`, as many as it has room for, and returns those.
+    ///
+    /// The room need not be initialised: an array of `MaybeUninit`, or a `Vec`'s `spare_capacity_mut`.
+    ///
+    /// ```no_run
+    /// # fn f(cq: &mut ironverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut room = [const { std::mem::MaybeUninit::uninit() }; 16];
+    /// for wc in cq.poll_into(&mut room)? {
+    ///     println!("{}: {:?}", wc.wr_id, wc.outcome()?);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "ibv_poll_cq")]
+    #[inline]
+    pub fn poll_into<'out>(&mut self, out: &'out mut [MaybeUninit<Wc>]) -> Result<&'out mut [Wc], PollError> {
+        let mut completions = self.poll()?;
+        let mut n = 0;
+        for room in &mut *out {
+            let Some(completion) = completions.next() else { break };
+            room.write(completion.wc());
+            n += 1;
+        }
+        drop(completions);
+        // SAFETY: the first `n` elements exist and were just written; `MaybeUninit<Wc>` has the layout of `Wc`.
+        Ok(unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<Wc>(), n) })
+    }
+}
+
+/// Completions that were there when the queue was polled. See [`Cq::poll`].
+pub struct Completions<'cq, P: Provider = Any> {
+    poller: &'cq mut P::Cq,
+}
+
+impl<P: Provider> Completions<'_, P> {
+    /// The next one. It is borrowed from the queue, so there is one at a time.
+    #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend")]
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<Completion<'_, P>> {
+        self.poller.next().map(Completion::new)
+    }
+}
+
+impl<P: Provider> Drop for Completions<'_, P> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.poller.end();
+    }
+}
