@@ -93,6 +93,11 @@ impl Ucontext {
         self.next_user_handle.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Whether [`next_user_handle`](Self::next_user_handle) gave that number to an object.
+    pub fn gave_user_handle(&self, user_handle: u64) -> bool {
+        (1..self.next_user_handle.load(Ordering::Relaxed)).contains(&user_handle)
+    }
+
     /// Objects that the kernel refused to destroy when their handles were dropped.
     pub fn leaks(&self) -> Vec<Leak> {
         self.leaks.lock().unwrap_or_else(PoisonError::into_inner).clone()

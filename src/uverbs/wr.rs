@@ -1,6 +1,7 @@
 //! Work requests and completions as the verbs define them, before a provider turns them into its own bytes.
 
 use super::errno::Errno;
+use super::error::{Error, Verb};
 use super::types::{Lkey, Rkey};
 use std::fmt;
 
@@ -225,6 +226,20 @@ pub enum PollError {
     /// queue pairs on it, and make a larger one.
     #[error("the completion queue overran: completions are lost; make it larger and connect anew")]
     Overrun,
+    /// The device went away, or [`Context::shutdown`](crate::Context::shutdown) gave it up. What had not been polled is
+    /// lost, as are the objects: drop them.
+    #[error("the device is gone, and with it the completion queue")]
+    DeviceGone,
+}
+
+impl PollError {
+    /// The same as an error of `verb`.
+    pub(crate) fn during(self, verb: Verb) -> Error {
+        match self {
+            Self::Overrun => Error::CqOverrun { verb },
+            Self::DeviceGone => Error::DeviceGone { verb },
+        }
+    }
 }
 
 /// Completion status (`enum ib_wc_status`). Unknown values are kept and print in hex.

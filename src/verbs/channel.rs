@@ -13,6 +13,7 @@
 
 use super::cq::CqId;
 use super::device::{Context, ContextInner};
+use super::health::Health;
 use super::provider::Provider;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::event;
@@ -42,6 +43,8 @@ pub(super) struct ChannelInner {
     pub(super) context: Arc<ContextInner>,
     /// Completion queues that it serves.
     pub(super) attached: AtomicU32,
+    /// One of them is not well any more.
+    pub(super) alarm: Arc<AtomicBool>,
 }
 
 impl<P: Provider> Context<P> {
@@ -50,7 +53,12 @@ impl<P: Provider> Context<P> {
     pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
         let context = self.inner().clone();
         let fd = context.ucontext.create_comp_channel()?;
-        Ok(CompChannel { inner: Arc::new(ChannelInner { fd, context, attached: AtomicU32::new(0) }) })
+        Ok(CompChannel { inner: Arc::new(ChannelInner {
+            fd,
+            context,
+            attached: AtomicU32::new(0),
+            alarm: Arc::default(),
+        }) })
     }
 }
 
@@ -63,10 +71,21 @@ impl CompChannel {
         self.inner.drain(each)
     }
 
-    /// Blocks until there is an event to drain; `false` if none came within `timeout`.
+    /// Blocks until there is an event to drain, or one of its completion queues gives an error when it is polled (it
+    /// overran, or the device is gone); `false` if nothing of this came within `timeout`.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
-        let never = AtomicBool::new(false);
-        self.inner.wait_readable(deadline(timeout), &self.inner.context, &never)
+        let deadline = deadline(timeout);
+        loop {
+            // In slices: another thread may read the asynchronous event that raises the alarm.
+            let slice = deadline.min(Instant::now() + SLICE);
+            let ready = self.inner.wait_readable(slice, &Health::default())?;
+            if self.inner.alarm.swap(false, Ordering::Relaxed) || ready {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+        }
     }
 
     pub(super) fn inner(&self) -> &Arc<ChannelInner> {
@@ -76,25 +95,24 @@ impl CompChannel {
 
 impl ChannelInner {
     pub(super) fn drain(&self, mut each: impl FnMut(CqId)) -> Result<usize, Error> {
-        event::read_comp_events(self.fd.as_fd(), |user_handle| each(CqId(user_handle)))
+        let drained = event::read_comp_events(self.fd.as_fd(), |user_handle| each(CqId(user_handle)));
+        self.context.registry.heed(drained)
     }
 
     /// Whether the channel becomes readable before `deadline`. Reads the context's asynchronous events meanwhile, if
-    /// nobody else does, and fails as soon as `overrun` is set.
+    /// nobody else does, and fails as soon as `health` is bad.
     pub(super) fn wait_readable(
         &self,
         deadline: Instant,
-        context: &ContextInner,
-        overrun: &AtomicBool,
+        health: &Health,
     ) -> Result<bool, Error> {
+        let context = &*self.context;
         loop {
-            if overrun.load(Ordering::Relaxed) {
-                return Err(Error::CqOverrun { verb: Verb::GetCqEvent });
-            }
+            health.check(Verb::GetCqEvent)?;
             let left = deadline.saturating_duration_since(Instant::now());
             let watch_async = !context.registry.has_reader();
-            let (ready, events) =
-                wait_for(self.fd.as_fd(), watch_async.then(|| context.ucontext.async_fd()), left.min(SLICE))?;
+            let events = watch_async.then(|| context.ucontext.async_fd());
+            let (ready, events) = context.registry.heed(wait_for(self.fd.as_fd(), events, left.min(SLICE)))?;
             if ready {
                 return Ok(true);
             }
@@ -107,7 +125,7 @@ impl ChannelInner {
     }
 }
 
-/// Waits for either descriptor. An error or hang-up on the first means that the device is gone.
+/// Waits for either descriptor. An error or hang-up, with nothing left to read before it, means that the device is gone.
 fn wait_for(fd: BorrowedFd<'_>, events: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<(bool, bool), Error> {
     let interest = |fd| PollFd::new(fd, PollFlags::POLLIN);
     let mut fds = [interest(fd), interest(events.unwrap_or(fd))];
@@ -116,12 +134,14 @@ fn wait_for(fd: BorrowedFd<'_>, events: Option<BorrowedFd<'_>>, timeout: Duratio
         Err(NixErrno::EINTR) => return Ok((false, false)),
         Err(e) => return Err(Error::kernel(Verb::GetCqEvent, e.into())),
     }
-    let got = |fd: &PollFd<'_>| fd.revents().unwrap_or(PollFlags::empty());
-    if got(&fds[0]).intersects(PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL) {
+    let [first, second] = fds.map(|fd| fd.revents().unwrap_or(PollFlags::empty()));
+    let ready = [first, second].map(|got| got.contains(PollFlags::POLLIN));
+    // An error stays, a hang-up too: whoever went on waiting would not sleep.
+    if (first | second).intersects(PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL) && !ready[0] && !ready[1]
+    {
         return Err(Error::DeviceGone { verb: Verb::GetCqEvent });
     }
-    let is_in = |fd: &PollFd<'_>| got(fd).contains(PollFlags::POLLIN);
-    Ok((is_in(&fds[0]), events.is_some() && is_in(&fds[1])))
+    Ok((ready[0], events.is_some() && ready[1]))
 }
 
 /// When a wait that starts now ends. A time-out beyond what the clock can tell is as good as none.

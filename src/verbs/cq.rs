@@ -2,17 +2,18 @@
 
 use super::channel::{ChannelInner, CompChannel, SLICE, deadline};
 use super::device::{Context, ContextInner};
-use super::events::Source;
+use super::health::Health;
 use super::mr::CloseError;
 use super::provider::sealed::{CompOps, CqRequest};
 use super::provider::{Any, Provider};
+use super::registry::Source;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Handle;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Which completion queue an event is about: unique within its context.
@@ -35,16 +36,9 @@ pub(super) struct CqShared {
     pub(super) id: CqId,
     pub(super) context: Arc<ContextInner>,
     pub(super) channel: Option<Arc<ChannelInner>>,
-    pub(super) health: Arc<CqHealth>,
+    pub(super) health: Arc<Health>,
     /// Queue pairs that use it.
     pub(super) attached: AtomicU32,
-}
-
-/// What the reader of asynchronous events marks, also after the completion queue was dropped.
-#[derive(Default)]
-pub(super) struct CqHealth {
-    /// The device reported that it lost completions.
-    pub(super) overrun: AtomicBool,
 }
 
 /// Which completions raise an event.
@@ -133,8 +127,8 @@ impl<'a, P: Provider> CqBuilder<'a, P> {
             handle,
             id: CqId(user_handle),
             context,
+            health: Arc::new(Health::new(channel.as_ref().map(|channel| channel.alarm.clone()))),
             channel,
-            health: Arc::default(),
             attached: AtomicU32::new(0),
         });
         shared.context.registry.insert(user_handle, Source::Cq(shared.health.clone()));
@@ -174,9 +168,7 @@ impl<P: Provider> Cq<P> {
             let limit = "give it one with CqBuilder::channel";
             return Err(Error::invalid(Verb::GetCqEvent, "completion channel", "none", limit));
         };
-        if shared.health.overrun.load(Ordering::Relaxed) {
-            return Err(Error::CqOverrun { verb: Verb::GetCqEvent });
-        }
+        shared.health.check(Verb::GetCqEvent)?;
         if self.poller.has_entry() {
             return Ok(true);
         }
@@ -196,7 +188,7 @@ impl<P: Provider> Cq<P> {
             }
             // In slices: a clone of the channel may have drained the event.
             let slice = deadline.min(Instant::now() + SLICE);
-            channel.wait_readable(slice, &shared.context, &shared.health.overrun)?;
+            channel.wait_readable(slice, &shared.health)?;
             if self.poller.has_entry() {
                 return Ok(true);
             }

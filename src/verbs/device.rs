@@ -1,9 +1,10 @@
 //! Devices and contexts: where everything starts.
 
-use super::events::{AsyncEvents, Registry};
+use super::events::AsyncEvents;
 use super::gid::{GidChoice, GidWant, choose_gid};
 use super::pd::Pd;
 use super::provider::{Any, Provider};
+use super::registry::Registry;
 use crate::sys::Linux;
 use crate::uverbs::attr::{DeviceAttr, GidEntry, PortAttr};
 use crate::uverbs::context::Ucontext;

@@ -1,17 +1,19 @@
 //! Asynchronous events: what happens to a device and its objects outside any work request.
 
 use super::channel::{SLICE, deadline};
-use super::cq::{CqHealth, CqId};
+use super::cq::CqId;
 use super::device::ContextInner;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::event::{self, AsyncEventType};
 use crate::uverbs::types::{PortNum, Qpn};
-use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Which shared receive queue an event is about: unique within its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SrqId(pub(super) u64);
 
 /// What an event happened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,11 +23,15 @@ pub enum Subject {
     Cq(CqId),
     /// A queue pair.
     Qp(Qpn),
+    /// A shared receive queue.
+    Srq(SrqId),
     /// A port.
     Port(PortNum),
     /// The whole device.
     Device,
-    /// An object that was dropped since, or that this library does not know.
+    /// An object that has been dropped since. Never told as another one that has its number now.
+    Dropped,
+    /// Something that this library does not know, by the kernel's number.
     Unknown(u64),
 }
 
@@ -40,6 +46,20 @@ pub struct AsyncEvent {
 
 /// The asynchronous events of a context. See [`Context::async_events`](crate::Context::async_events).
 ///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{AsyncEventType, Subject};
+/// let events = context.async_events();
+/// while let Some(event) = events.next(std::time::Duration::from_secs(60))? {
+///     match (event.kind, event.subject) {
+///         (AsyncEventType::PORT_ERR, Subject::Port(port)) => println!("port {port} lost its link"),
+///         (AsyncEventType::CQ_ERR, Subject::Cq(id)) => println!("{id:?} overran"),
+///         (kind, subject) => println!("{kind}: {subject:?}"), // kinds that are not known print as numbers
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+///
 /// While one exists, reading events is its owner's duty: a [`Cq::wait`](crate::Cq::wait) in another thread then learns of
 /// an overrun only after the event was read here.
 pub struct AsyncEvents {
@@ -48,17 +68,15 @@ pub struct AsyncEvents {
 
 impl AsyncEvents {
     pub(super) fn new(context: &Arc<ContextInner>) -> Self {
-        context.registry.lock().readers += 1;
+        context.registry.add_reader();
         Self { context: context.clone() }
     }
 
-    /// The next event that is there already. Never blocks.
+    /// The next event that is there already. Never blocks. [`Error::DeviceGone`] after the last event that will ever
+    /// come.
+    #[doc(alias = "ibv_get_async_event")]
     pub fn try_next(&self) -> Result<Option<AsyncEvent>, Error> {
-        let registry = &self.context.registry;
-        if registry.lock().kept.is_empty() {
-            registry.keep_events(self.context.ucontext.async_fd())?;
-        }
-        Ok(registry.lock().kept.pop_front())
+        self.context.registry.next(&self.context.ucontext)
     }
 
     /// Blocks until there is an event; `None` if none came within `timeout`.
@@ -75,14 +93,14 @@ impl AsyncEvents {
             }
             // In slices: another thread may read the event and keep it for whoever asks first.
             let slice = deadline.min(Instant::now() + SLICE);
-            event::wait_readable(self.as_fd(), Some(slice), Verb::GetAsyncEvent)?;
+            self.context.registry.heed(event::wait_readable(self.as_fd(), Some(slice), Verb::GetAsyncEvent))?;
         }
     }
 }
 
 impl Drop for AsyncEvents {
     fn drop(&mut self) {
-        self.context.registry.lock().readers -= 1;
+        self.context.registry.remove_reader();
     }
 }
 
@@ -98,93 +116,4 @@ impl fmt::Debug for AsyncEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AsyncEvents").field("fd", &self.as_fd()).finish()
     }
-}
-
-/// Which object each user handle in an event stands for, and events that were read but not yet given to anyone.
-#[derive(Default)]
-pub(super) struct Registry {
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    sources: HashMap<u64, Source>,
-    /// How many [`AsyncEvents`] there are.
-    readers: u32,
-    kept: VecDeque<AsyncEvent>,
-}
-
-/// Kept events at most; the oldest go first. A program that never asks for events must not grow.
-const MAX_KEPT: usize = 1024;
-
-pub(super) enum Source {
-    Cq(Arc<CqHealth>),
-    Qp(Qpn),
-}
-
-impl Registry {
-    pub(super) fn insert(&self, user_handle: u64, source: Source) {
-        self.lock().sources.insert(user_handle, source);
-    }
-
-    pub(super) fn remove(&self, user_handle: u64) {
-        self.lock().sources.remove(&user_handle);
-    }
-
-    pub(super) fn has_reader(&self) -> bool {
-        self.lock().readers != 0
-    }
-
-    /// As [`keep_events`](Self::keep_events), but leaves them to an [`AsyncEvents`] if there is one by now.
-    pub(super) fn keep_unread_events(&self, fd: BorrowedFd<'_>) -> Result<(), Error> {
-        let mut state = self.lock();
-        if state.readers != 0 {
-            return Ok(());
-        }
-        state.read(fd)
-    }
-
-    /// Reads every event there is, marks what it is about, and keeps it for an [`AsyncEvents`].
-    pub(super) fn keep_events(&self, fd: BorrowedFd<'_>) -> Result<(), Error> {
-        self.lock().read(fd)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn read(&mut self, fd: BorrowedFd<'_>) -> Result<(), Error> {
-        let Self { sources, kept, readers: _ } = self;
-        event::read_async_events(fd, |raw| {
-            if kept.len() == MAX_KEPT {
-                kept.pop_front();
-            }
-            kept.push_back(understand(raw, sources));
-        })?;
-        Ok(())
-    }
-}
-
-fn understand(raw: event::AsyncEvent, sources: &HashMap<u64, Source>) -> AsyncEvent {
-    let kind = raw.event_type;
-    let subject = match raw.subject {
-        event::Subject::Device => Subject::Device,
-        event::Subject::Port(number) => {
-            let port = u8::try_from(number).ok().and_then(|n| PortNum::new(n).ok());
-            port.map_or(Subject::Unknown(number), Subject::Port)
-        }
-        event::Subject::Object(user_handle) => match sources.get(&user_handle) {
-            Some(Source::Cq(health)) => {
-                if kind == AsyncEventType::CQ_ERR {
-                    health.overrun.store(true, Ordering::Relaxed);
-                }
-                Subject::Cq(CqId(user_handle))
-            }
-            Some(Source::Qp(qpn)) => Subject::Qp(*qpn),
-            None => Subject::Unknown(user_handle),
-        },
-    };
-    AsyncEvent { kind, subject }
 }

@@ -12,7 +12,6 @@ use super::wc::Completion;
 use crate::uverbs::wc::Wc;
 use crate::uverbs::wr::PollError;
 use std::mem::MaybeUninit;
-use std::sync::atomic::Ordering;
 
 impl<P: Provider> Cq<P> {
     /// The completions that are there now. Their slots go back to the device when the returned value is dropped.
@@ -28,8 +27,9 @@ impl<P: Provider> Cq<P> {
     #[doc(alias = "ibv_start_poll")]
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Completions<'_, P>, PollError> {
-        if self.shared().health.overrun.load(Ordering::Relaxed) {
-            return Err(PollError::Overrun);
+        let health = &self.shared().health;
+        if !health.is_well() {
+            return Err(health.poll_error());
         }
         self.poller.begin();
         Ok(Completions { poller: &mut self.poller })

@@ -174,7 +174,7 @@ impl<'env, P: Provider> Scope<'_, 'env, P> {
     fn wait_for(&mut self, timeout: Duration) -> Result<(), Error> {
         let deadline = deadline(timeout);
         while self.posted > 0 {
-            let mut completions = self.cq.poll().map_err(|_| Error::CqOverrun { verb: Verb::PollCq })?;
+            let mut completions = self.cq.poll().map_err(|error| error.during(Verb::PollCq))?;
             let before = self.posted;
             while let Some(completion) = completions.next() {
                 let wc = completion.wc();

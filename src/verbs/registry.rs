@@ -1,0 +1,215 @@
+//! What every object of a context is known by in events, and the events that were read but not yet given to anyone.
+//!
+//! Any thread that waits may read asynchronous events, so each event is *heeded* where it is read (a completion queue
+//! that overran is marked at once), and *understood* where it is given to the program: an object that was dropped in
+//! between is then told as dropped, although its queue pair number may belong to another one by now.
+
+use super::cq::CqId;
+use super::events::{AsyncEvent, SrqId, Subject};
+use super::health::Health;
+use crate::uverbs::context::Ucontext;
+use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::event::{self, AsyncEventType};
+use crate::uverbs::types::{PortNum, Qpn};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+#[cfg(feature = "tokio")]
+use std::task::Waker;
+
+/// Shared by all objects of a context.
+#[derive(Default)]
+pub(super) struct Registry {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    sources: HashMap<u64, Source>,
+    /// How many [`AsyncEvents`](super::AsyncEvents) there are.
+    readers: u32,
+    kept: VecDeque<event::AsyncEvent>,
+    /// Nothing comes from the device any more.
+    gone: bool,
+    /// Tasks that wait for an event.
+    #[cfg(feature = "tokio")]
+    waiting: Vec<Waker>,
+}
+
+/// Kept events at most; the oldest go first. A program that never asks for events must not grow.
+const MAX_KEPT: usize = 1024;
+
+/// What a user handle stands for.
+pub(super) enum Source {
+    Cq(Arc<Health>),
+    Qp(Qpn),
+    #[allow(dead_code, reason = "shared receive queues register themselves with this")]
+    Srq,
+}
+
+/// Who has to be woken once the lock is released: a waker is free to come back here.
+#[derive(Default)]
+struct Alarmed {
+    queues: Vec<Arc<Health>>,
+    #[cfg(feature = "tokio")]
+    tasks: Vec<Waker>,
+}
+
+impl Alarmed {
+    fn wake(self) {
+        for health in self.queues {
+            health.wake();
+        }
+        #[cfg(feature = "tokio")]
+        for task in self.tasks {
+            task.wake();
+        }
+    }
+}
+
+impl Registry {
+    pub(super) fn insert(&self, user_handle: u64, source: Source) {
+        let mut state = self.lock();
+        if let (true, Source::Cq(health)) = (state.gone, &source) {
+            health.mark_gone();
+        }
+        state.sources.insert(user_handle, source);
+    }
+
+    pub(super) fn remove(&self, user_handle: u64) {
+        self.lock().sources.remove(&user_handle);
+    }
+
+    pub(super) fn add_reader(&self) {
+        self.lock().readers += 1;
+    }
+
+    pub(super) fn remove_reader(&self) {
+        self.lock().readers -= 1;
+    }
+
+    pub(super) fn has_reader(&self) -> bool {
+        self.lock().readers != 0
+    }
+
+    /// The next event, read from the kernel if none is kept. Those that came before the device went away are given before
+    /// the error that says so.
+    pub(super) fn next(&self, ucontext: &Ucontext) -> Result<Option<AsyncEvent>, Error> {
+        let mut alarmed = Alarmed::default();
+        let mut state = self.lock();
+        let read = if state.kept.is_empty() { state.read(ucontext.async_fd(), &mut alarmed) } else { Ok(()) };
+        let next = state.kept.pop_front().map(|raw| state.understand(raw, ucontext));
+        let gone = state.gone;
+        drop(state);
+        alarmed.wake();
+        match next {
+            Some(event) => Ok(Some(event)),
+            None if gone => Err(Error::DeviceGone { verb: Verb::GetAsyncEvent }),
+            None => read.map(|()| None),
+        }
+    }
+
+    /// Reads every event there is, unless that is left to an [`AsyncEvents`](super::AsyncEvents).
+    pub(super) fn keep_unread_events(&self, fd: BorrowedFd<'_>) -> Result<(), Error> {
+        let mut alarmed = Alarmed::default();
+        let mut state = self.lock();
+        let read = if state.readers == 0 { state.read(fd, &mut alarmed) } else { Ok(()) };
+        drop(state);
+        alarmed.wake();
+        read
+    }
+
+    /// Passes on how a wait or read of one of the context's files ended. If that was because the device is gone, everyone
+    /// who waits learns of it.
+    pub(super) fn heed<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(Error::DeviceGone { .. }) = &result {
+            self.device_is_gone();
+        }
+        result
+    }
+
+    /// Marks every completion queue, and wakes whoever waits.
+    pub(super) fn device_is_gone(&self) {
+        let mut alarmed = Alarmed::default();
+        self.lock().note_gone(&mut alarmed);
+        alarmed.wake();
+    }
+
+    /// Has `waker` woken when the next event is kept, or the device goes away. To be followed by a look.
+    #[cfg(feature = "tokio")]
+    pub(super) fn wake_later(&self, waker: &Waker) {
+        let mut state = self.lock();
+        if !state.waiting.iter().any(|old| old.will_wake(waker)) {
+            state.waiting.push(waker.clone());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn read(&mut self, fd: BorrowedFd<'_>, alarmed: &mut Alarmed) -> Result<(), Error> {
+        let read = event::read_async_events(fd, |raw| self.keep(raw, alarmed));
+        if let Err(Error::DeviceGone { .. }) = &read {
+            self.note_gone(alarmed);
+        }
+        read.map(drop)
+    }
+
+    /// Heeds an event and keeps it for an [`AsyncEvents`](super::AsyncEvents).
+    fn keep(&mut self, raw: event::AsyncEvent, alarmed: &mut Alarmed) {
+        match (raw.event_type, raw.subject) {
+            (AsyncEventType::CQ_ERR, event::Subject::Object(user_handle)) => {
+                if let Some(Source::Cq(health)) = self.sources.get(&user_handle) {
+                    health.mark_overrun();
+                    alarmed.queues.push(health.clone());
+                }
+            }
+            // Nothing will complete any more. Commands still tell what the kernel makes of it.
+            (AsyncEventType::DEVICE_FATAL, _) => self.mark_queues(alarmed),
+            _ => {}
+        }
+        if self.kept.len() == MAX_KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(raw);
+        #[cfg(feature = "tokio")]
+        alarmed.tasks.append(&mut self.waiting);
+    }
+
+    fn note_gone(&mut self, alarmed: &mut Alarmed) {
+        self.gone = true;
+        self.mark_queues(alarmed);
+        #[cfg(feature = "tokio")]
+        alarmed.tasks.append(&mut self.waiting);
+    }
+
+    fn mark_queues(&self, alarmed: &mut Alarmed) {
+        for source in self.sources.values() {
+            if let Source::Cq(health) = source {
+                health.mark_gone();
+                alarmed.queues.push(health.clone());
+            }
+        }
+    }
+
+    fn understand(&self, raw: event::AsyncEvent, ucontext: &Ucontext) -> AsyncEvent {
+        let subject = match raw.subject {
+            event::Subject::Device => Subject::Device,
+            event::Subject::Port(number) => {
+                let port = u8::try_from(number).ok().and_then(|n| PortNum::new(n).ok());
+                port.map_or(Subject::Unknown(number), Subject::Port)
+            }
+            event::Subject::Object(user_handle) => match self.sources.get(&user_handle) {
+                Some(Source::Cq(_)) => Subject::Cq(CqId(user_handle)),
+                Some(Source::Qp(qpn)) => Subject::Qp(*qpn),
+                Some(Source::Srq) => Subject::Srq(SrqId(user_handle)),
+                None if ucontext.gave_user_handle(user_handle) => Subject::Dropped,
+                None => Subject::Unknown(user_handle),
+            },
+        };
+        AsyncEvent { kind: raw.event_type, subject }
+    }
+}
