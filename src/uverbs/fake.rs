@@ -13,7 +13,7 @@
 use super::errno::Errno;
 use super::sys::Cdev;
 use crate::mem::map::Mapping;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -51,6 +51,8 @@ struct State {
     qp_state: u8,
     /// Our ends of the event files, kept open.
     peers: Vec<UnixStream>,
+    /// What the next event files are, if not one end of a socket pair.
+    event_files: VecDeque<OwnedFd>,
 }
 
 struct Object {
@@ -78,6 +80,11 @@ impl FakeKernel {
     /// Makes every destroy fail, or none.
     pub fn refuse_destroy(&self, errno: Option<Errno>) {
         self.state().refuse_destroy = errno;
+    }
+
+    /// The next event file that is opened, of whichever kind, is `fd`.
+    pub fn give_event_file(&self, fd: OwnedFd) {
+        self.state().event_files.push_back(fd);
     }
 
     /// Handles of all objects that exist.
@@ -118,6 +125,9 @@ impl State {
     }
 
     fn open_event_file(&mut self) -> RawFd {
+        if let Some(fd) = self.event_files.pop_front() {
+            return fd.into_raw_fd();
+        }
         let (ours, theirs) = UnixStream::pair().unwrap();
         self.peers.push(ours);
         OwnedFd::from(theirs).into_raw_fd()

@@ -213,3 +213,6 @@ impl State {
         AsyncEvent { kind: raw.event_type, subject }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
