@@ -53,12 +53,9 @@ impl<P: Provider> Context<P> {
     pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
         let context = self.inner().clone();
         let fd = context.ucontext.create_comp_channel()?;
-        Ok(CompChannel { inner: Arc::new(ChannelInner {
-            fd,
-            context,
-            attached: AtomicU32::new(0),
-            alarm: Arc::default(),
-        }) })
+        Ok(CompChannel {
+            inner: Arc::new(ChannelInner { fd, context, attached: AtomicU32::new(0), alarm: Arc::default() }),
+        })
     }
 }
 
@@ -101,11 +98,7 @@ impl ChannelInner {
 
     /// Whether the channel becomes readable before `deadline`. Reads the context's asynchronous events meanwhile, if
     /// nobody else does, and fails as soon as `health` is bad.
-    pub(super) fn wait_readable(
-        &self,
-        deadline: Instant,
-        health: &Health,
-    ) -> Result<bool, Error> {
+    pub(super) fn wait_readable(&self, deadline: Instant, health: &Health) -> Result<bool, Error> {
         let context = &*self.context;
         loop {
             health.check(Verb::GetCqEvent)?;
@@ -137,7 +130,9 @@ fn wait_for(fd: BorrowedFd<'_>, events: Option<BorrowedFd<'_>>, timeout: Duratio
     let [first, second] = fds.map(|fd| fd.revents().unwrap_or(PollFlags::empty()));
     let ready = [first, second].map(|got| got.contains(PollFlags::POLLIN));
     // An error stays, a hang-up too: whoever went on waiting would not sleep.
-    if (first | second).intersects(PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL) && !ready[0] && !ready[1]
+    if (first | second).intersects(PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL)
+        && !ready[0]
+        && !ready[1]
     {
         return Err(Error::DeviceGone { verb: Verb::GetCqEvent });
     }
