@@ -48,6 +48,9 @@ pub enum Command {
     /// Send messages to and fro through a device; speaks with ibv_rc_pingpong, too
     #[command(after_help = PING_NOTES)]
     Ping(Ping),
+    /// Print asynchronous events of a device, or of every device, as they come
+    #[command(after_help = WATCH_NOTES)]
+    Watch(Watch),
     /// Print the JSON schema of what --json prints
     #[command(after_help = EXIT_CODES)]
     Schema,
@@ -79,12 +82,36 @@ impl Gids {
     }
 }
 
+const WATCH_NOTES: &str = concat!(
+    "The state of each port is shown first. Events of ports and of the device are seen; those of queue pairs and\n",
+    "completion queues go to the program that made them. Once a second watch looks by itself, so that a change of\n",
+    "which no event tells is not missed, and a device that is being removed is let go of.\n\n",
+    "With --json, each line is one object: {\"what\": \"initial\" | \"event\" | \"change\" | \"removed\", ...}; the last line\n",
+    "tells how it ended, as the other commands do.\n\n",
+    "Exit codes: 0 --count or --timeout reached, 3 no device, 4 not permitted, 8 output, 9 the device was removed,\n",
+    "10 fewer events than --count within --timeout, 130 interrupted; see rdma-probe --help.",
+);
+
+/// What to watch, and for how long.
+#[derive(Clone, Debug, Args)]
+pub struct Watch {
+    /// The device.
+    #[command(flatten)]
+    pub device: Device,
+    /// Stop after so many events
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Stop after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+}
+
 const PING_NOTES: &str = concat!(
     "Without HOST, ping is the server and waits for a client; with HOST, it is the client. Either end may be\n",
     "ibv_rc_pingpong. Nothing is negotiated: both ends need the same --size, --iters, --mtu and --sl.\n\n",
     "With --check, every byte of every message is verified, in both roles and with either kind of peer.\n\n",
     "Exit codes: 0 success, 2 usage, 3 no device, 4 not permitted, 5 peer, 6 data mismatch, 7 device, 8 output,\n",
-    "130 interrupted; see rdma-probe --help.",
+    "9 the device was removed, 130 interrupted; see rdma-probe --help.",
 );
 
 /// How to ping.

@@ -23,6 +23,10 @@ pub enum Kind {
     Device,
     /// The result could not be written.
     Output,
+    /// The device went away while it was in use.
+    Removed,
+    /// What was waited for did not come in time.
+    TimedOut,
     /// Stopped by SIGINT or SIGTERM.
     Interrupted,
 }
@@ -38,6 +42,8 @@ impl Kind {
             Self::Data => 6,
             Self::Device => 7,
             Self::Output => 8,
+            Self::Removed => 9,
+            Self::TimedOut => 10,
             Self::Interrupted => 130,
         }
     }
@@ -54,6 +60,8 @@ Exit codes:
     6  data mismatch: the payload that arrived is not the payload that was sent
     7  device: the local device or its driver refused or failed
     8  output: the result could not be written
+    9  removed: the device went away while it was in use
+   10  timed out: watch saw fewer events than --count within --timeout
   130  stopped by SIGINT or SIGTERM; what was measured until then is printed";
 
 /// A command that did not succeed.
@@ -144,6 +152,7 @@ impl From<&Unusable> for Failure {
 fn error_kind(e: &Error) -> Kind {
     match e {
         Error::NoDevice { .. } => Kind::NoDevice,
+        Error::DeviceGone { .. } => Kind::Removed,
         Error::Invalid { .. } => Kind::Usage,
         Error::Timeout { .. } => Kind::Peer,
         // A port or an index that is not there.
@@ -194,7 +203,7 @@ fn completion_hint(is_send: bool, status: WcStatus) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    const ALL: [Kind; 8] = [
+    const ALL: [Kind; 10] = [
         Kind::Usage,
         Kind::NoDevice,
         Kind::NotPermitted,
@@ -202,6 +211,8 @@ mod tests {
         Kind::Data,
         Kind::Device,
         Kind::Output,
+        Kind::Removed,
+        Kind::TimedOut,
         Kind::Interrupted,
     ];
 

@@ -18,8 +18,11 @@ mod progress;
 mod stats;
 mod stop;
 mod table;
+mod time;
 mod turn;
 mod wait;
+mod watch;
+mod watch_line;
 mod wire;
 
 #[cfg(test)]
@@ -69,9 +72,17 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
             let devices = asked_for(&linux, args.device.device.as_deref());
             finish(&mut output, devices.map(|devices| gids::GidsReport::of(&linux, &devices, args.want())))
         }
+        Command::Watch(args) => {
+            let stop = stop_on_signals()?;
+            output.as_lines();
+            let (report, result) = match asked_for(&linux, args.device.device.as_deref()) {
+                Ok(devices) => watch::watch(&linux, &*sys, &devices, &args, &mut output, &stop),
+                Err(failure) => (None, Err(failure)),
+            };
+            end(&mut output, report, result)
+        }
         Command::Ping(args) => {
-            let stop =
-                Stop::on_signals().map_err(|e| Failure::new(Kind::Device, format!("cannot catch signals: {e}")))?;
+            let stop = stop_on_signals()?;
             let (report, result) = match list_devices(&linux) {
                 Ok(devices) => ping::ping(&*sys, &devices, &args, &mut output, &stop),
                 Err(failure) => (None, Err(failure)),
@@ -79,6 +90,10 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
             end(&mut output, report, result)
         }
     }
+}
+
+fn stop_on_signals() -> Result<Stop, Failure> {
+    Stop::on_signals().map_err(|e| Failure::new(Kind::Device, format!("cannot catch signals: {e}")))
 }
 
 /// The host, or the host with every command of its devices written to `to`.

@@ -45,6 +45,8 @@ pub struct ErrorInfo {
 pub struct Output {
     text: bool,
     json: Option<Sink>,
+    /// JSON comes as one object on each line, and not as one document.
+    lines: bool,
     /// Standard output was closed by its reader; the rest of the text goes nowhere.
     closed: bool,
 }
@@ -65,15 +67,45 @@ impl Output {
                 Some(Sink::File(file, path.to_owned()))
             }
         };
-        Ok(Self { text: !matches!(json, Some(Sink::Stdout)), json, closed: false })
+        Ok(Self { text: !matches!(json, Some(Sink::Stdout)), json, lines: false, closed: false })
     }
 
     /// Prints text, complete lines, at once. Nothing happens if JSON takes its place.
     pub fn text(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
-        if !self.text || self.closed {
+        if !self.text {
             return Ok(());
         }
         self.stdout(text.to_string().as_bytes())
+    }
+
+    /// From now on, JSON is one object on each line.
+    pub fn as_lines(&mut self) {
+        self.lines = true;
+    }
+
+    /// Whether the reader of standard output has gone.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Standard output will not be read any more.
+    pub fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// Writes one line of JSON at once, if JSON was asked for.
+    pub fn json_line(&mut self, line: &impl Serialize) -> Result<(), Failure> {
+        let bytes = to_json(line, true)?;
+        let written = match &mut self.json {
+            None => return Ok(()),
+            Some(Sink::Stdout) => self.stdout(&bytes),
+            Some(Sink::File(file, path)) => file.write_all(&bytes).map_err(|e| cannot_write(path.display(), &e)),
+        };
+        if written.is_err() {
+            // The last line could not be written either, and this failure is told once.
+            self.json = None;
+        }
+        written
     }
 
     /// Writes the outcome as JSON, if it was asked for. To be called once, at the end.
@@ -86,16 +118,20 @@ impl Output {
             error: failure.map(|f| ErrorInfo { kind: f.kind, message: f.message.clone(), hint: f.hint.clone() }),
             result,
         };
-        let mut bytes = serde_json::to_vec_pretty(&document)
-            .map_err(|e| Failure::new(Kind::Output, format!("cannot make JSON: {e}")))?;
-        bytes.push(b'\n');
+        let bytes = to_json(&document, self.lines)?;
         match sink {
             Sink::Stdout => self.stdout(&bytes),
+            Sink::File(mut file, path) if self.lines => {
+                file.write_all(&bytes).map_err(|e| cannot_write(path.display(), &e))
+            }
             Sink::File(mut file, path) => write_file(&mut file, &bytes).map_err(|e| cannot_write(path.display(), &e)),
         }
     }
 
     fn stdout(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if self.closed {
+            return Ok(());
+        }
         let mut stdout = io::stdout().lock();
         match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
             // `rdma-probe ... | head` has seen enough; that is no failure.
@@ -106,6 +142,13 @@ impl Output {
             other => other.map_err(|e| cannot_write("standard output", &e)),
         }
     }
+}
+
+fn to_json(value: &impl Serialize, one_line: bool) -> Result<Vec<u8>, Failure> {
+    let made = if one_line { serde_json::to_vec(value) } else { serde_json::to_vec_pretty(value) };
+    let mut bytes = made.map_err(|e| Failure::new(Kind::Output, format!("cannot make JSON: {e}")))?;
+    bytes.push(b'\n');
+    Ok(bytes)
 }
 
 /// Writes all or nothing: half a document would be taken for a whole one by nobody, but it would lie there.

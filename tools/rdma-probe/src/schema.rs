@@ -5,6 +5,7 @@ use crate::info::InfoReport;
 use crate::list::ListReport;
 use crate::output::{Document, SCHEMA};
 use crate::ping_report::PingReport;
+use crate::watch_line::{WatchLine, WatchReport};
 use schemars::JsonSchema;
 
 /// What `--json` prints, whatever the command.
@@ -20,6 +21,10 @@ enum RdmaProbe {
     Gids(Document<GidsReport>),
     /// Output of `rdma-probe ping --json`.
     Ping(Document<PingReport>),
+    /// A line of `rdma-probe watch --json`, but for the last.
+    WatchLine(WatchLine),
+    /// The last line of `rdma-probe watch --json`.
+    Watch(Document<WatchReport>),
 }
 
 #[test]

@@ -56,11 +56,22 @@ pub fn wait(
 ) -> io::Result<Ready> {
     let first = PollFd::new(fds.0, events);
     let second = PollFd::new(fds.1.unwrap_or(fds.0), events);
-    let mut set = [PollFd::new(stop.as_fd(), PollFlags::POLLIN), first, second];
+    wait_on(&mut [PollFd::new(stop.as_fd(), PollFlags::POLLIN), first, second], deadline, stop)
+}
+
+/// Waits until any of `fds` can be read, or tells of an error, or `output` tells that its reader is gone.
+pub fn wait_any(fds: &[BorrowedFd<'_>], output: BorrowedFd<'_>, deadline: &Deadline, stop: &Stop) -> io::Result<Ready> {
+    let mut set = vec![PollFd::new(stop.as_fd(), PollFlags::POLLIN), PollFd::new(output, PollFlags::empty())];
+    set.extend(fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
+    wait_on(&mut set, deadline, stop)
+}
+
+/// The first of `set` is the one of `stop`.
+fn wait_on(set: &mut [PollFd<'_>], deadline: &Deadline, stop: &Stop) -> io::Result<Ready> {
     loop {
         // Rounded up, so that the last millisecond is slept and not spun.
         let timeout = PollTimeout::try_from(deadline.left().as_millis() + 1).unwrap_or(PollTimeout::MAX);
-        match poll(&mut set, timeout) {
+        match poll(set, timeout) {
             Err(Errno::EINTR) => {}
             Err(e) => return Err(e.into()),
             Ok(_) if is_ready(&set[0]) || stop.asked() => return Ok(Ready::Stopped),

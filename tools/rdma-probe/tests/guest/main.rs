@@ -7,8 +7,10 @@ mod against_c;
 mod bad_peer;
 mod failures;
 mod itself;
+mod own_device;
 mod shows;
 mod support;
+mod watches;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::panic::catch_unwind;
@@ -22,7 +24,7 @@ fn main() -> ExitCode {
     // Two processes at a time are enough for a guest with two processors.
     arguments.test_threads = Some(1);
     let device = Device::from_env();
-    let all = [against_c::TESTS, bad_peer::TESTS, failures::TESTS, itself::TESTS, shows::TESTS];
+    let all = [against_c::TESTS, bad_peer::TESTS, failures::TESTS, itself::TESTS, shows::TESTS, watches::TESTS];
     let trials = all.into_iter().flatten().map(|&(name, test)| trial(name, test, device.clone())).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
