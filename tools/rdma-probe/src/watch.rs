@@ -59,7 +59,7 @@ struct Port {
 
 /// What a device has to tell.
 enum Told {
-    Line(WatchLine),
+    Line(Box<WatchLine>),
     Gone,
 }
 
@@ -227,10 +227,10 @@ impl Watched {
             Err(e) => return Err(e.into()),
         };
         match self.explain(&event) {
-            Ok(line) => Ok(Some(Told::Line(line))),
+            Ok(line) => Ok(Some(Told::Line(Box::new(line)))),
             // The event is told in any case; that the device is gone comes next.
             Err(Error::DeviceGone { .. }) => {
-                Ok(Some(Told::Line(self.line(What::Event, event.subject.into()).event(&event))))
+                Ok(Some(Told::Line(Box::new(self.line(What::Event, event.subject.into()).event(&event)))))
             }
             Err(e) => Err(e.into()),
         }
