@@ -203,7 +203,8 @@ fn another_transport_is_refused_before_anything_is_made() {
     let pd = setup.ctx.alloc_pd(&mut []).unwrap();
     let (cq, _) = setup.create_cq().unwrap();
     setup.core.take_log();
-    let error = setup.create_qp(&pd, &cq, 4, cap()).err().unwrap();
+    const RAW_PACKET: u8 = 8;
+    let error = setup.create_qp(&pd, &cq, RAW_PACKET, cap()).err().unwrap();
     assert!(matches!(error, Error::Unsupported { verb: Verb::CreateQp, by: Lacking::Library, .. }), "{error}");
     assert_eq!(setup.core.take_log(), Vec::<String>::new());
 }

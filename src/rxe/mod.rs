@@ -57,9 +57,9 @@ pub fn create_cq(
     Ok((handle, RxeCq::new(ring)))
 }
 
-/// Makes a reliable connected (RC) queue pair and maps its queues.
+/// Makes a queue pair and maps its queues.
 pub fn create_qp(ctx: &Arc<Ucontext>, req: &CreateQp<'_>) -> Result<RxeQp, Error> {
-    if req.qp_type != qp_type::RC {
+    if ![qp_type::RC, qp_type::UC, qp_type::UD].contains(&req.qp_type) {
         return Err(Error::Unsupported {
             verb: Verb::CreateQp,
             what: format!("queue pair type {}", req.qp_type).into(),

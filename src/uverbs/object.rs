@@ -7,7 +7,7 @@ use super::errno::Errno;
 use super::error::{Error, Verb};
 use super::kernel::{Form, Native};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Kinds of kernel objects that a context can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,16 +97,23 @@ pub struct Handle {
     context: Arc<Ucontext>,
     kind: ObjectKind,
     id: u32,
-    /// Set once the object is gone.
-    destroyed: Option<Destroyed>,
-    /// Set once it is recorded as a leak.
-    leaked: bool,
+    /// Locked while the object is destroyed, so that this happens once.
+    end: Mutex<End>,
+}
+
+/// How far an object's end has come.
+#[derive(Clone, Copy)]
+enum End {
+    Alive,
+    Destroyed(Destroyed),
+    /// Recorded as a leak.
+    Leaked,
 }
 
 impl Handle {
     /// `id` was just returned by a command that made an object of `kind` in `context`.
     pub(super) fn new(context: &Arc<Ucontext>, kind: ObjectKind, id: u32) -> Self {
-        Self { context: Arc::clone(context), kind, id, destroyed: None, leaked: false }
+        Self { context: Arc::clone(context), kind, id, end: Mutex::new(End::Alive) }
     }
 
     /// The kernel's number of the object.
@@ -124,8 +131,8 @@ impl Handle {
     /// If the kernel refuses, the object stays, and a later call may succeed; memory that the device may use for it must
     /// stay too. A device that is gone has no objects any more: that is success, but for a memory region, whose memory it
     /// may still be using.
-    pub fn destroy(&mut self) -> Result<Destroyed, Error> {
-        self.destroy_now().map_err(|errno| {
+    pub fn destroy(&self) -> Result<Destroyed, Error> {
+        self.destroy_now(&mut self.end()).map_err(|errno| {
             let error = Error::kernel(self.kind.destroy_verb(), errno);
             match errno {
                 Errno::EBUSY => error.with_hint("another object still uses it: drop that one first"),
@@ -136,18 +143,27 @@ impl Handle {
 
     /// Destroys the object, in a destructor: a refusal is recorded as a [`Leak`], and not tried again. Returns whether the
     /// object is gone; if it is not, memory that the device may use for it must be leaked with it.
-    pub fn destroy_or_leak(&mut self) -> bool {
-        if !self.leaked
-            && let Err(errno) = self.destroy_now()
-        {
-            self.context.record_leak(Leak { kind: self.kind, handle: self.id, errno });
-            self.leaked = true;
+    pub fn destroy_or_leak(&self) -> bool {
+        let mut end = self.end();
+        if matches!(*end, End::Leaked) {
+            return false;
         }
-        !self.leaked
+        match self.destroy_now(&mut end) {
+            Ok(_) => true,
+            Err(errno) => {
+                self.context.record_leak(Leak { kind: self.kind, handle: self.id, errno });
+                *end = End::Leaked;
+                false
+            }
+        }
     }
 
-    fn destroy_now(&mut self) -> Result<Destroyed, Errno> {
-        if let Some(destroyed) = self.destroyed {
+    fn end(&self) -> MutexGuard<'_, End> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn destroy_now(&self, end: &mut End) -> Result<Destroyed, Errno> {
+        if let End::Destroyed(destroyed) = *end {
             return Ok(destroyed);
         }
         let destroyed = match self.context.destroy(self.kind, self.id) {
@@ -156,7 +172,7 @@ impl Handle {
             Err(Errno::EIO) if self.kind != ObjectKind::Mr => Destroyed::default(),
             answer => answer?,
         };
-        self.destroyed = Some(destroyed);
+        *end = End::Destroyed(destroyed);
         Ok(destroyed)
     }
 }
@@ -275,9 +291,9 @@ mod tests {
     fn a_refused_destroy_can_be_repeated_and_is_no_leak_then() {
         let kernel = FakeKernel::new(Knows::ALL);
         let ctx = Ucontext::open(kernel.clone(), &[], &mut []).unwrap();
-        let mut pd = ctx.alloc_pd(&mut []).unwrap();
-        let (mut cq, _) = ctx.create_cq(1, 1, None, 0, &[], &mut []).unwrap();
-        let mut qp = create_qp(&ctx, &pd, &cq);
+        let pd = ctx.alloc_pd(&mut []).unwrap();
+        let (cq, _) = ctx.create_cq(1, 1, None, 0, &[], &mut []).unwrap();
+        let qp = create_qp(&ctx, &pd, &cq);
         let error = pd.destroy().unwrap_err();
         assert_eq!(error.errno(), Some(Errno::EBUSY));
         assert!(error.to_string().contains("another object still uses it"), "{error}");
@@ -315,7 +331,7 @@ mod tests {
     fn objects_of_a_device_that_is_gone_are_gone() {
         let kernel = FakeKernel::new(Knows::ALL);
         let ctx = Ucontext::open(kernel.clone(), &[], &mut []).unwrap();
-        let mut pd = ctx.alloc_pd(&mut []).unwrap();
+        let pd = ctx.alloc_pd(&mut []).unwrap();
         let other = ctx.alloc_pd(&mut []).unwrap();
         kernel.refuse_destroy(Some(Errno::EIO));
         assert_eq!(pd.destroy().unwrap(), Destroyed::default());

@@ -19,13 +19,13 @@ pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
     let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
     ctx.query_device().unwrap();
     ctx.query_port(PortNum::ONE).unwrap();
-    let mut pd = ctx.alloc_pd(&mut []).unwrap();
+    let pd = ctx.alloc_pd(&mut []).unwrap();
     let (addr, len) = (0x7f00_1234_5008, 0x2000);
     // SAFETY: the fake kernel does not touch the memory.
-    let (mut mr, _, _) = unsafe { ctx.reg_mr(&pd, addr, len, addr, 0xf) }.unwrap();
+    let (mr, _, _) = unsafe { ctx.reg_mr(&pd, addr, len, addr, 0xf) }.unwrap();
     let channel = ctx.create_comp_channel().unwrap();
     let user_handle = ctx.next_user_handle();
-    let (mut cq, _) = ctx.create_cq(100, user_handle, Some(channel.as_fd()), 0, &[], &mut [0; 16]).unwrap();
+    let (cq, _) = ctx.create_cq(100, user_handle, Some(channel.as_fd()), 0, &[], &mut [0; 16]).unwrap();
     ctx.req_notify_cq(&cq, false).unwrap();
     ctx.req_notify_cq(&cq, true).unwrap();
     let request = CreateQp {
@@ -37,7 +37,7 @@ pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
         cap: QpCap { max_send_wr: 16, max_recv_wr: 17, max_send_sge: 2, max_recv_sge: 3, max_inline_data: 64 },
         user_handle: ctx.next_user_handle(),
     };
-    let mut qp = ctx.create_qp(&request, &[], &mut [0; 32]).unwrap().handle;
+    let qp = ctx.create_qp(&request, &[], &mut [0; 32]).unwrap().handle;
     for attr in [to_init(), to_rtr(), to_rts()] {
         ctx.modify_qp(&qp, &attr).unwrap();
     }

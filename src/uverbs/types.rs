@@ -90,6 +90,32 @@ key! {
     Rkey
 }
 
+/// Queue key (Q_Key): a datagram is taken only by a queue pair that has the key it carries (IB spec 10.2.4).
+///
+/// A key with its highest bit set is *controlled*: only privileged programs give it to a queue pair (`CAP_NET_RAW`), and a
+/// send that names one carries the sending queue pair's own key instead.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct QKey(pub u32);
+
+impl QKey {
+    /// Whether it is controlled: its highest bit is set.
+    pub const fn is_controlled(self) -> bool {
+        self.0 >> 31 == 1
+    }
+}
+
+impl fmt::Display for QKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#010x}", self.0)
+    }
+}
+
+impl fmt::Debug for QKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QKey({self})")
+    }
+}
+
 /// A port of a device. Ports count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortNum(std::num::NonZeroU8);

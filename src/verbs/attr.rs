@@ -4,7 +4,7 @@ use super::mr::AccessFlags;
 use crate::uverbs::attr::qp_attr_mask as mask;
 use crate::uverbs::attr::{ModifyQp, QpState};
 use crate::uverbs::error::{Error, Verb};
-use crate::uverbs::types::{Gid, GidIndex, Lid, Mtu, PortNum, Psn, Qpn};
+use crate::uverbs::types::{Gid, GidIndex, Lid, Mtu, PortNum, Psn, QKey, Qpn};
 use std::fmt;
 use std::time::Duration;
 
@@ -157,9 +157,9 @@ impl QpUpdate {
         self.set(mask::PORT, |r| r.port_num = port.get())
     }
 
-    /// Q_Key (datagrams).
-    pub fn qkey(self, qkey: u32) -> Self {
-        self.set(mask::QKEY, |r| r.qkey = qkey)
+    /// Q_Key that datagrams must carry to be taken. A [controlled](QKey::is_controlled) one needs `CAP_NET_RAW`.
+    pub fn qkey(self, qkey: QKey) -> Self {
+        self.set(mask::QKEY, |r| r.qkey = qkey.0)
     }
 
     /// How to reach the peer.

@@ -11,7 +11,9 @@
 
 use super::provider::sealed::{RecvOps, SendOps};
 use super::provider::{Any, Provider};
+use super::qp_type::{Connected, QpType, Rc};
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, Sge, WrFlags};
+use std::marker::PhantomData;
 
 /// Send work requests on their way into a queue pair's send queue.
 ///
@@ -26,18 +28,19 @@ use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, Sge, WrF
 /// # }
 /// ```
 #[must_use = "a batch that is dropped posts nothing"]
-pub struct SendBatch<'qp, P: Provider = Any> {
+pub struct SendBatch<'qp, P: Provider = Any, T: QpType = Rc> {
     sq: &'qp mut P::Sq,
     /// Whether the queue pair's state takes sends.
     ready: bool,
     submitted: bool,
+    kind: PhantomData<T>,
 }
 
-impl<'qp, P: Provider> SendBatch<'qp, P> {
+impl<'qp, P: Provider, T: QpType> SendBatch<'qp, P, T> {
     #[inline(always)]
     pub(super) fn new(sq: &'qp mut P::Sq, ready: bool) -> Self {
         sq.begin();
-        Self { sq, ready, submitted: false }
+        Self { sq, ready, submitted: false, kind: PhantomData }
     }
 
     /// How many more work requests the queue takes now.
@@ -52,6 +55,33 @@ impl<'qp, P: Provider> SendBatch<'qp, P> {
         if self.sq.remaining() < n { Err(PostError::QueueFull) } else { Ok(()) }
     }
 
+    #[inline(always)]
+    fn push(&mut self, wr_id: u64, flags: WrFlags, op: SendOp, payload: Payload<'_>) -> Result<(), PostError> {
+        self.sq.push(&SendWr { wr_id, flags, op, payload })
+    }
+
+    /// Publishes all work requests of the batch and rings the doorbell once. An empty batch does nothing.
+    ///
+    /// # Safety
+    ///
+    /// Until each work request has completed (a later signaled one on the same queue has, or this one did), or its queue
+    /// pair is destroyed:
+    /// - the memory its [`Sge`]s name stays registered under their keys;
+    /// - no Rust reference to memory that it writes (READ, atomics) is used, nor a mutable one to memory that it reads.
+    ///
+    /// No `wr_id` is 2^32 or more, unless the queue pair's completions never reach a [`Pool`](crate::Pool).
+    #[inline(always)]
+    pub unsafe fn submit(mut self) -> Result<(), PostError> {
+        if !self.ready {
+            return Err(PostError::BadState);
+        }
+        self.submitted = true;
+        self.sq.submit()
+    }
+}
+
+/// Work requests of both connected transports.
+impl<P: Provider, T: Connected> SendBatch<'_, P, T> {
     /// SEND: the payload goes into the receive that the peer posted first.
     #[inline(always)]
     pub fn send<'a>(&mut self, wr_id: u64, flags: WrFlags, payload: impl Into<Payload<'a>>) -> Result<(), PostError> {
@@ -94,7 +124,10 @@ impl<'qp, P: Provider> SendBatch<'qp, P> {
     ) -> Result<(), PostError> {
         self.push(wr_id, flags, SendOp::WriteImm(remote, imm), payload.into())
     }
+}
 
+/// Work requests that need an answer, and so a reliable connection.
+impl<P: Provider> SendBatch<'_, P, Rc> {
     /// RDMA READ: the peer's memory goes into `sges`.
     #[inline(always)]
     pub fn read(&mut self, wr_id: u64, flags: WrFlags, sges: &[Sge], remote: RemoteAddr) -> Result<(), PostError> {
@@ -129,33 +162,9 @@ impl<'qp, P: Provider> SendBatch<'qp, P> {
     ) -> Result<(), PostError> {
         self.push(wr_id, flags, SendOp::FetchAdd { remote, add }, Payload::Sges(&[result]))
     }
-
-    #[inline(always)]
-    fn push(&mut self, wr_id: u64, flags: WrFlags, op: SendOp, payload: Payload<'_>) -> Result<(), PostError> {
-        self.sq.push(&SendWr { wr_id, flags, op, payload })
-    }
-
-    /// Publishes all work requests of the batch and rings the doorbell once. An empty batch does nothing.
-    ///
-    /// # Safety
-    ///
-    /// Until each work request has completed (a later signaled one on the same queue has, or this one did), or its queue
-    /// pair is destroyed:
-    /// - the memory its [`Sge`]s name stays registered under their keys;
-    /// - no Rust reference to memory that it writes (READ, atomics) is used, nor a mutable one to memory that it reads.
-    ///
-    /// No `wr_id` is 2^32 or more, unless the queue pair's completions never reach a [`Pool`](crate::Pool).
-    #[inline(always)]
-    pub unsafe fn submit(mut self) -> Result<(), PostError> {
-        if !self.ready {
-            return Err(PostError::BadState);
-        }
-        self.submitted = true;
-        self.sq.submit()
-    }
 }
 
-impl<P: Provider> Drop for SendBatch<'_, P> {
+impl<P: Provider, T: QpType> Drop for SendBatch<'_, P, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if !self.submitted {

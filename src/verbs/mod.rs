@@ -8,6 +8,7 @@ mod cq;
 mod device;
 mod events;
 mod gid;
+mod halves;
 mod health;
 mod mr;
 mod pd;
@@ -16,8 +17,11 @@ mod pool;
 mod prepared;
 mod provider;
 mod qp;
+mod qp_core;
+mod qp_type;
 mod registry;
 mod scope;
+mod slots;
 mod transition;
 mod wc;
 
@@ -30,7 +34,9 @@ pub use crate::uverbs::errno::Errno;
 pub use crate::uverbs::error::{Error, Lacking, Transition, Verb};
 pub use crate::uverbs::event::AsyncEventType;
 pub use crate::uverbs::object::{Leak, ObjectKind};
-pub use crate::uverbs::types::{Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, Qpn, Rkey};
+pub use crate::uverbs::types::{
+    Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, QKey, Qpn, Rkey,
+};
 pub use crate::uverbs::wc::{Done, Wc, WcError};
 pub use crate::uverbs::wr::{
     Inline, InlinePieces, Payload, PollError, PostError, RemoteAddr, Sge, WcOpcode, WcStatus, WrFlags,
@@ -42,6 +48,7 @@ pub use cq::{Cq, CqBuilder, CqId, Notify};
 pub use device::{Context, devices};
 pub use events::{AsyncEvent, AsyncEvents, SrqId, Subject};
 pub use gid::{AddressFamily, GidChoice, GidLoss, GidReason, GidWant, NoGid, choose_gid};
+pub use halves::{JoinError, RecvHalf, SendHalf};
 pub use mr::{AccessFlags, CloseError, Memory, Mr, Pages};
 pub use pd::Pd;
 pub use poll::Completions;
@@ -49,6 +56,7 @@ pub use pool::{Pool, Slot, SlotError};
 pub use prepared::{ConnectError, ConnectOptions, Endpoint, PreparedQp, QpBuilder};
 pub use provider::{Any, Provider, Rxe};
 pub use qp::Qp;
+pub use qp_type::{Connected, QpType, Rc, Uc, Ud};
 pub use scope::Scope;
 pub use transition::Transport;
 pub use wc::Completion;

@@ -17,15 +17,13 @@
 
 use super::mr::{AccessFlags, Mr, Pages};
 use super::pd::Pd;
-use super::prepared::PreparedQp;
 use super::provider::Provider;
 use super::provider::sealed::{RecvOps, SendOps};
-use super::qp::{Qp, QpCore};
+use super::qp_core::{RecvSide, SendSide};
 use super::wc::Completion;
-use crate::uverbs::attr::QpState;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, Sge, WrFlags};
+use crate::uverbs::wr::{Payload, PostError, SendOp, SendWr, Sge, WrFlags};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -203,46 +201,16 @@ pub struct SlotError {
     pub slot: Option<Slot>,
 }
 
-impl<P: Provider> Qp<P> {
-    /// Sends the first `len_bytes` of a slot. The completion, which is always given, brings the slot back.
+impl<P: Provider> SendSide<P> {
     #[inline]
-    pub fn send_slot(&mut self, slot: Slot, len_bytes: u32) -> Result<(), SlotError> {
-        self.post_slot(slot, len_bytes, SendOp::Send)
-    }
-
-    /// Sends the first `len_bytes` of a slot, with immediate data in host order.
-    #[inline]
-    pub fn send_imm_slot(&mut self, slot: Slot, len_bytes: u32, imm: u32) -> Result<(), SlotError> {
-        self.post_slot(slot, len_bytes, SendOp::SendImm(imm))
-    }
-
-    /// Writes the first `len_bytes` of a slot to the peer's memory.
-    #[inline]
-    pub fn write_slot(&mut self, slot: Slot, len_bytes: u32, remote: RemoteAddr) -> Result<(), SlotError> {
-        self.post_slot(slot, len_bytes, SendOp::Write(remote))
-    }
-
-    /// Reads the peer's memory into the first `len_bytes` of a slot.
-    #[inline]
-    pub fn read_slot(&mut self, slot: Slot, len_bytes: u32, remote: RemoteAddr) -> Result<(), SlotError> {
-        self.post_slot(slot, len_bytes, SendOp::Read(remote))
-    }
-
-    /// Posts a receive into a slot.
-    #[inline]
-    pub fn recv_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
-        recv_slot(&mut self.core, slot)
-    }
-
-    #[inline]
-    fn post_slot(&mut self, slot: Slot, len_bytes: u32, op: SendOp) -> Result<(), SlotError> {
+    pub(super) fn post_slot(&mut self, slot: Slot, len_bytes: u32, op: SendOp) -> Result<(), SlotError> {
         let Some(sge) = slot.sge(len_bytes) else {
             return Err(SlotError { error: PostError::BeyondSlot, slot: Some(slot) });
         };
-        if !self.core.takes_sends() {
+        if !self.ready {
             return Err(SlotError { error: PostError::BadState, slot: Some(slot) });
         }
-        let sq = &mut *self.core.sq;
+        let sq = &mut *self.sq;
         let wr = SendWr { wr_id: slot.wr_id(), flags: WrFlags::SIGNALED, op, payload: Payload::Sges(&[sge]) };
         sq.begin();
         if let Err(error) = sq.push(&wr) {
@@ -255,29 +223,23 @@ impl<P: Provider> Qp<P> {
     }
 }
 
-impl<P: Provider> PreparedQp<P> {
-    /// Posts a receive into a slot.
+impl<P: Provider> RecvSide<P> {
     #[inline]
-    pub fn recv_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
-        recv_slot(&mut self.core, slot)
+    pub(super) fn post_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
+        if !self.ready {
+            return Err(SlotError { error: PostError::BadState, slot: Some(slot) });
+        }
+        let sge = Sge::from_raw(slot.bytes() as u64, slot.pool.slot_bytes as u32, slot.pool.mr.lkey());
+        let rq = &mut *self.rq;
+        rq.begin();
+        if let Err(error) = rq.push(slot.wr_id(), &[sge]) {
+            rq.rollback();
+            return Err(SlotError { error, slot: Some(slot) });
+        }
+        slot.into_posted();
+        rq.submit();
+        Ok(())
     }
-}
-
-#[inline]
-fn recv_slot<P: Provider>(core: &mut QpCore<P>, slot: Slot) -> Result<(), SlotError> {
-    if core.state == QpState::RESET {
-        return Err(SlotError { error: PostError::BadState, slot: Some(slot) });
-    }
-    let sge = Sge::from_raw(slot.bytes() as u64, slot.pool.slot_bytes as u32, slot.pool.mr.lkey());
-    let rq = &mut *core.rq;
-    rq.begin();
-    if let Err(error) = rq.push(slot.wr_id(), &[sge]) {
-        rq.rollback();
-        return Err(SlotError { error, slot: Some(slot) });
-    }
-    slot.into_posted();
-    rq.submit();
-    Ok(())
 }
 
 /// Indexes that are free: a stack without a lock, after R. K. Treiber. The head carries a count that changes with every

@@ -7,14 +7,17 @@ use super::gid::{GidChoice, GidWant};
 use super::mr::AccessFlags;
 use super::pd::Pd;
 use super::provider::{Any, Provider};
-use super::qp::{Qp, QpCore};
+use super::qp::Qp;
+use super::qp_core::QpCore;
+use super::qp_type::{Connected, QpType, Rc, Uc, Ud};
 use super::transition::Transport;
 use crate::uverbs::attr::{QpCap, QpState};
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Verb};
-use crate::uverbs::types::{Gid, GidIndex, Lid, Mtu, PortNum, Psn, Qpn};
+use crate::uverbs::types::{Gid, GidIndex, Lid, Mtu, PortNum, Psn, QKey, Qpn};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::marker::PhantomData;
 
 /// What one side must know of the other to connect. How it gets there is the program's own business.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub struct Endpoint {
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct QpBuilder<'a, P: Provider = Any> {
+pub struct QpBuilder<'a, P: Provider = Any, T: QpType = Rc> {
     pd: &'a Pd,
     send_cq: &'a Cq<P>,
     recv_cq: &'a Cq<P>,
@@ -51,12 +54,49 @@ pub struct QpBuilder<'a, P: Provider = Any> {
     want: Option<GidWant>,
     pkey_index: u16,
     access: AccessFlags,
+    qkey: QKey,
     psn: Option<Psn>,
+    kind: PhantomData<T>,
 }
 
-impl<'a, P: Provider> QpBuilder<'a, P> {
+impl<'a, P: Provider> QpBuilder<'a, P, Rc> {
     /// A queue pair for a reliable connection, on port 1, with the GID that fits best.
     pub fn rc(pd: &'a Pd, send_cq: &'a Cq<P>, recv_cq: &'a Cq<P>) -> Self {
+        Self::new(pd, send_cq, recv_cq)
+    }
+}
+
+impl<'a, P: Provider> QpBuilder<'a, P, Uc> {
+    /// A queue pair for an unreliable connection, on port 1, with the GID that fits best.
+    pub fn uc(pd: &'a Pd, send_cq: &'a Cq<P>, recv_cq: &'a Cq<P>) -> Self {
+        Self::new(pd, send_cq, recv_cq)
+    }
+}
+
+impl<'a, P: Provider> QpBuilder<'a, P, Ud> {
+    /// A queue pair for unreliable datagrams, on port 1, with the GID that fits best and a Q_Key of zero.
+    pub fn ud(pd: &'a Pd, send_cq: &'a Cq<P>, recv_cq: &'a Cq<P>) -> Self {
+        Self::new(pd, send_cq, recv_cq)
+    }
+
+    /// The key that a datagram must carry to be taken. Default 0. A [controlled](QKey::is_controlled) one needs
+    /// `CAP_NET_RAW`.
+    pub fn qkey(mut self, qkey: QKey) -> Self {
+        self.qkey = qkey;
+        self
+    }
+}
+
+impl<'a, P: Provider, T: Connected> QpBuilder<'a, P, T> {
+    /// What the peer may do to memory through this queue pair; the memory region must allow it too. Default: nothing.
+    pub fn access(mut self, access: AccessFlags) -> Self {
+        self.access = access;
+        self
+    }
+}
+
+impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
+    fn new(pd: &'a Pd, send_cq: &'a Cq<P>, recv_cq: &'a Cq<P>) -> Self {
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         Self {
             pd,
@@ -69,7 +109,9 @@ impl<'a, P: Provider> QpBuilder<'a, P> {
             want: None,
             pkey_index: 0,
             access: AccessFlags::LOCAL_READ,
+            qkey: QKey(0),
             psn: None,
+            kind: PhantomData,
         }
     }
 
@@ -133,12 +175,6 @@ impl<'a, P: Provider> QpBuilder<'a, P> {
         self
     }
 
-    /// What the peer may do to memory through this queue pair; the memory region must allow it too. Default: nothing.
-    pub fn access(mut self, access: AccessFlags) -> Self {
-        self.access = access;
-        self
-    }
-
     /// First packet sequence number sent. Default: random.
     pub fn psn(mut self, psn: Psn) -> Self {
         self.psn = Some(psn);
@@ -147,7 +183,7 @@ impl<'a, P: Provider> QpBuilder<'a, P> {
 
     /// Makes the queue pair and puts it in state INIT: it takes receives, and can be connected.
     #[doc(alias = "ibv_create_qp")]
-    pub fn build(self) -> Result<PreparedQp<P>, Error> {
+    pub fn build(self) -> Result<PreparedQp<P, T>, Error> {
         let context = &self.pd.inner().context;
         context.check_port(Verb::CreateQp, self.port)?;
         self.check_caps()?;
@@ -157,19 +193,27 @@ impl<'a, P: Provider> QpBuilder<'a, P> {
             self.pd,
             self.send_cq.shared(),
             self.recv_cq.shared(),
-            Transport::Rc,
+            T::TRANSPORT,
             self.cap,
             self.signal_all,
         )?;
         let local = Endpoint {
             lid: port.lid,
-            qpn: core.qpn,
+            qpn: core.shared().qpn,
             psn: self.psn.unwrap_or_else(random_psn),
             gid: gid.as_ref().map(|local| local.gid),
             mtu: port.active_mtu,
         };
-        let mut prepared =
-            PreparedQp { core, local, port: self.port, gid, pkey_index: self.pkey_index, access: self.access };
+        let mut prepared = PreparedQp {
+            core,
+            local,
+            port: self.port,
+            gid,
+            pkey_index: self.pkey_index,
+            access: self.access,
+            qkey: self.qkey,
+            kind: PhantomData,
+        };
         prepared.reach_init()?;
         Ok(prepared)
     }
@@ -208,13 +252,15 @@ impl<'a, P: Provider> QpBuilder<'a, P> {
 /// A queue pair that takes receives and waits for its peer's [`Endpoint`].
 ///
 /// Post receives before the peer is told of this side: a message that finds none is sent again only after a pause.
-pub struct PreparedQp<P: Provider = Any> {
+pub struct PreparedQp<P: Provider = Any, T: QpType = Rc> {
     pub(super) core: QpCore<P>,
     local: Endpoint,
     port: PortNum,
     gid: Option<LocalGid>,
     pkey_index: u16,
     access: AccessFlags,
+    qkey: QKey,
+    kind: PhantomData<T>,
 }
 
 /// The GID that a queue pair uses.
@@ -225,7 +271,7 @@ struct LocalGid {
     choice: Option<GidChoice>,
 }
 
-/// How a connection behaves.
+/// How a connection behaves. Time-outs, retries, READs and atomics are for reliable connections only.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ConnectOptions {
@@ -255,7 +301,7 @@ pub struct ConnectOptions {
     pub max_dest_rd_atomic: u8,
 }
 
-impl<P: Provider> PreparedQp<P> {
+impl<P: Provider, T: QpType> PreparedQp<P, T> {
     /// What the peer needs to know.
     pub fn endpoint(&self) -> Endpoint {
         self.local
@@ -273,20 +319,62 @@ impl<P: Provider> PreparedQp<P> {
 
     /// The queue pair's number.
     pub fn qpn(&self) -> Qpn {
-        self.core.qpn
+        self.core.shared().qpn
     }
 
     /// The sizes of its queues, as the provider made them: at least what was asked for.
     pub fn cap(&self) -> QpCap {
-        self.core.cap
+        self.core.shared().cap
     }
 
     /// Opens a batch of receives.
     #[inline(always)]
     pub fn recv_batch(&mut self) -> RecvBatch<'_, P> {
-        self.core.recv_batch()
+        self.core.recv.batch()
     }
 
+    /// Gives up the help with connecting: the queue pair stays in INIT, and [`Qp::modify`] takes it further.
+    pub fn into_unconnected(self) -> Qp<P, T> {
+        Qp::new(self.core, self.local)
+    }
+
+    /// Back to INIT from wherever a failed try left it.
+    fn return_to_init(&mut self) -> Result<(), Error> {
+        if self.core.shared().state() != QpState::INIT {
+            self.core.modify(&QpUpdate::to(QpState::RESET))?;
+            self.reach_init()?;
+        }
+        Ok(())
+    }
+
+    fn reach_init(&mut self) -> Result<(), Error> {
+        let init = QpUpdate::to(QpState::INIT).port(self.port).pkey_index(self.pkey_index);
+        self.core.modify(&match T::TRANSPORT {
+            Transport::Ud => init.qkey(self.qkey),
+            _ => init.access(self.access),
+        })
+    }
+}
+
+impl<P: Provider> PreparedQp<P, Ud> {
+    /// Lets it receive and send. There is no peer to connect to: each send names its own.
+    ///
+    /// On error the queue pair comes back and can be tried again.
+    pub fn activate(mut self) -> Result<Qp<P, Ud>, ConnectError<P, Ud>> {
+        match self.try_activate() {
+            Ok(()) => Ok(Qp::new(self.core, self.local)),
+            Err(error) => Err(ConnectError { error, prepared: self }),
+        }
+    }
+
+    fn try_activate(&mut self) -> Result<(), Error> {
+        self.return_to_init()?;
+        self.core.modify(&QpUpdate::to(QpState::RTR))?;
+        self.core.modify(&QpUpdate::to(QpState::RTS).sq_psn(self.local.psn))
+    }
+}
+
+impl<P: Provider, T: Connected> PreparedQp<P, T> {
     /// Default options, within the device's limits.
     pub fn connect_options(&self) -> ConnectOptions {
         let attr = &self.core.context().attr;
@@ -307,7 +395,7 @@ impl<P: Provider> PreparedQp<P> {
     }
 
     /// Connects to `remote`, whose side must do the same with this side's [`endpoint`](Self::endpoint).
-    pub fn connect(self, remote: &Endpoint) -> Result<Qp<P>, ConnectError<P>> {
+    pub fn connect(self, remote: &Endpoint) -> Result<Qp<P, T>, ConnectError<P, T>> {
         let options = self.connect_options();
         self.connect_with(remote, &options)
     }
@@ -316,45 +404,29 @@ impl<P: Provider> PreparedQp<P> {
     ///
     /// On error the queue pair comes back and can be tried again; receives that were posted are lost if the error came
     /// after the peer's address was accepted.
-    pub fn connect_with(mut self, remote: &Endpoint, options: &ConnectOptions) -> Result<Qp<P>, ConnectError<P>> {
+    pub fn connect_with(mut self, remote: &Endpoint, options: &ConnectOptions) -> Result<Qp<P, T>, ConnectError<P, T>> {
         match self.try_connect(remote, options) {
-            Ok(()) => Ok(Qp { core: self.core, local: self.local }),
+            Ok(()) => Ok(Qp::new(self.core, self.local)),
             Err(error) => Err(ConnectError { error, prepared: self }),
         }
-    }
-
-    /// Gives up the help with connecting: the queue pair stays in INIT, and [`Qp::modify`] takes it further.
-    pub fn into_unconnected(self) -> Qp<P> {
-        Qp { core: self.core, local: self.local }
     }
 
     fn try_connect(&mut self, remote: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
         let path_mtu = self.path_mtu(remote, options.path_mtu)?;
         let path = self.path(remote, options)?;
-        if self.core.state != QpState::INIT {
-            self.core.modify(&QpUpdate::to(QpState::RESET))?;
-            self.reach_init()?;
+        self.return_to_init()?;
+        let mut rtr = QpUpdate::to(QpState::RTR).path(&path).path_mtu(path_mtu).dest_qpn(remote.qpn).rq_psn(remote.psn);
+        let mut rts = QpUpdate::to(QpState::RTS).sq_psn(self.local.psn);
+        if T::TRANSPORT == Transport::Rc {
+            rtr = rtr.max_dest_rd_atomic(options.max_dest_rd_atomic).min_rnr_timer(options.min_rnr_timer);
+            rts = rts
+                .timeout(options.timeout)
+                .retry_count(options.retry_count)
+                .rnr_retry(options.rnr_retry)
+                .max_rd_atomic(options.max_rd_atomic);
         }
-        let rtr = QpUpdate::to(QpState::RTR)
-            .path(&path)
-            .path_mtu(path_mtu)
-            .dest_qpn(remote.qpn)
-            .rq_psn(remote.psn)
-            .max_dest_rd_atomic(options.max_dest_rd_atomic)
-            .min_rnr_timer(options.min_rnr_timer);
         self.core.modify(&rtr).map_err(|error| self.explain_rtr(error, remote))?;
-        let rts = QpUpdate::to(QpState::RTS)
-            .timeout(options.timeout)
-            .retry_count(options.retry_count)
-            .rnr_retry(options.rnr_retry)
-            .sq_psn(self.local.psn)
-            .max_rd_atomic(options.max_rd_atomic);
         self.core.modify(&rts)
-    }
-
-    fn reach_init(&mut self) -> Result<(), Error> {
-        let (port, pkey_index, access) = (self.port, self.pkey_index, self.access);
-        self.core.modify(&QpUpdate::to(QpState::INIT).port(port).pkey_index(pkey_index).access(access))
     }
 
     /// The lower of both active MTUs, or what was asked for if it is not above that.
@@ -424,28 +496,28 @@ fn random_psn() -> Psn {
 /// A connection that could not be made.
 #[derive(thiserror::Error)]
 #[error("{error}")]
-pub struct ConnectError<P: Provider = Any> {
+pub struct ConnectError<P: Provider = Any, T: QpType = Rc> {
     /// Why.
     #[source]
     pub error: Error,
     /// The queue pair, for another try.
-    pub prepared: PreparedQp<P>,
+    pub prepared: PreparedQp<P, T>,
 }
 
-impl<P: Provider> From<ConnectError<P>> for Error {
+impl<P: Provider, T: QpType> From<ConnectError<P, T>> for Error {
     /// Keeps the reason, and drops the queue pair.
-    fn from(e: ConnectError<P>) -> Self {
+    fn from(e: ConnectError<P, T>) -> Self {
         e.error
     }
 }
 
-impl<P: Provider> fmt::Debug for ConnectError<P> {
+impl<P: Provider, T: QpType> fmt::Debug for ConnectError<P, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConnectError").field("error", &self.error).finish_non_exhaustive()
     }
 }
 
-impl<P: Provider> fmt::Debug for PreparedQp<P> {
+impl<P: Provider, T: QpType> fmt::Debug for PreparedQp<P, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PreparedQp").field("local", &self.local).finish_non_exhaustive()
     }

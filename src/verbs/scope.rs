@@ -19,7 +19,7 @@ use super::pool::numbers;
 use super::provider::sealed::{RecvOps, SendOps};
 use super::provider::{Any, Provider};
 use super::qp::Qp;
-use crate::uverbs::attr::QpState;
+use super::qp_type::{Connected, QpType, Rc};
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::wc::Wc;
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WrFlags};
@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
 /// Posts borrowed buffers. See [`Qp::scope`].
-pub struct Scope<'s, 'env, P: Provider = Any> {
-    qp: &'s mut Qp<P>,
+pub struct Scope<'s, 'env, P: Provider = Any, T: QpType = Rc> {
+    qp: &'s mut Qp<P, T>,
     cq: &'s mut Cq<P>,
     pd: Pd,
     regions: Vec<Region>,
@@ -45,7 +45,7 @@ pub struct Scope<'s, 'env, P: Provider = Any> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-impl<P: Provider> Qp<P> {
+impl<P: Provider, T: QpType> Qp<P, T> {
     /// Runs `f`, which can post buffers that it borrows, and returns when all of them are the program's again.
     ///
     /// `cq` must be the completion queue of both of the queue pair's queues, used by this queue pair alone, and nothing
@@ -63,18 +63,18 @@ impl<P: Provider> Qp<P> {
     /// ```
     ///
     /// A buffer that does not outlive the scope does not compile, nor does its use while the device may write it.
-    pub fn scope<'env, T, F>(&mut self, cq: &mut Cq<P>, timeout: Duration, f: F) -> Result<T, Error>
+    pub fn scope<'env, R, F>(&mut self, cq: &mut Cq<P>, timeout: Duration, f: F) -> Result<R, Error>
     where
-        F: for<'s> FnOnce(&mut Scope<'s, 'env, P>) -> Result<T, Error>,
+        F: for<'s> FnOnce(&mut Scope<'s, 'env, P, T>) -> Result<R, Error>,
     {
         let refuse = |limit| Err(Error::invalid(Verb::PostSend, "scope", "refused", limit));
-        if self.core.send_cq.id != cq.id() || self.core.recv_cq.id != cq.id() {
+        if self.core.shared().send_cq.id != cq.id() || self.core.shared().recv_cq.id != cq.id() {
             return refuse("the completion queue must be that of the queue pair's both queues");
         }
-        if !cq.is_quiet() || !self.core.sq.is_idle() || !self.core.rq.is_idle() {
+        if !cq.is_quiet() || !self.core.send.sq.is_idle() || !self.core.recv.rq.is_idle() {
             return refuse("earlier work requests are still under way, or other queue pairs use the completion queue");
         }
-        let pd = Pd::from_inner(self.core.pd.clone());
+        let pd = Pd::from_inner(self.core.shared().pd.clone());
         let next_id = u64::from(numbers()?) << 32;
         let mut scope = Scope {
             qp: self,
@@ -96,20 +96,34 @@ impl<P: Provider> Qp<P> {
     }
 }
 
-impl<'env, P: Provider> Scope<'_, 'env, P> {
+impl<'env, P: Provider, T: Connected> Scope<'_, 'env, P, T> {
     /// Sends `bytes`.
     pub fn send(&mut self, bytes: &'env [u8]) -> Result<(), Error> {
         self.post_send(NonNull::from(bytes), AccessFlags::LOCAL_READ, SendOp::Send)
     }
 
+    /// Writes `bytes` to the peer's memory.
+    pub fn write(&mut self, bytes: &'env [u8], remote: RemoteAddr) -> Result<(), Error> {
+        self.post_send(NonNull::from(bytes), AccessFlags::LOCAL_READ, SendOp::Write(remote))
+    }
+}
+
+impl<'env, P: Provider> Scope<'_, 'env, P> {
+    /// Reads the peer's memory into `buffer`.
+    pub fn read(&mut self, buffer: &'env mut [u8], remote: RemoteAddr) -> Result<(), Error> {
+        self.post_send(NonNull::from(buffer), AccessFlags::LOCAL_WRITE, SendOp::Read(remote))
+    }
+}
+
+impl<'env, P: Provider, T: QpType> Scope<'_, 'env, P, T> {
     /// Receives a message into `buffer`.
     pub fn recv(&mut self, buffer: &'env mut [u8]) -> Result<(), Error> {
         let len = buffer.len();
-        if self.qp.core.state == QpState::RESET {
+        if !self.qp.core.recv.ready {
             return Err(refused(Verb::PostRecv, PostError::BadState, len));
         }
         let sge = self.register(NonNull::from(buffer), AccessFlags::LOCAL_WRITE)?;
-        let rq = &mut *self.qp.core.rq;
+        let rq = &mut *self.qp.core.recv.rq;
         rq.begin();
         if let Err(error) = rq.push(self.next_id, sge.as_slice()) {
             rq.rollback();
@@ -121,16 +135,6 @@ impl<'env, P: Provider> Scope<'_, 'env, P> {
         Ok(())
     }
 
-    /// Writes `bytes` to the peer's memory.
-    pub fn write(&mut self, bytes: &'env [u8], remote: RemoteAddr) -> Result<(), Error> {
-        self.post_send(NonNull::from(bytes), AccessFlags::LOCAL_READ, SendOp::Write(remote))
-    }
-
-    /// Reads the peer's memory into `buffer`.
-    pub fn read(&mut self, buffer: &'env mut [u8], remote: RemoteAddr) -> Result<(), Error> {
-        self.post_send(NonNull::from(buffer), AccessFlags::LOCAL_WRITE, SendOp::Read(remote))
-    }
-
     /// Waits until everything posted so far has completed, and returns the completions in the order they came. Their numbers
     /// count up in the order of posting. A completion that is not of the scope is returned too, and not waited for.
     pub fn wait(&mut self) -> Result<Vec<Wc>, Error> {
@@ -140,12 +144,12 @@ impl<'env, P: Provider> Scope<'_, 'env, P> {
     }
 
     fn post_send(&mut self, range: NonNull<[u8]>, access: AccessFlags, op: SendOp) -> Result<(), Error> {
-        if !self.qp.core.takes_sends() {
+        if !self.qp.core.send.ready {
             return Err(refused(Verb::PostSend, PostError::BadState, range.len()));
         }
         let sge = self.register(range, access)?;
         let payload = Payload::Sges(sge.as_slice());
-        let sq = &mut *self.qp.core.sq;
+        let sq = &mut *self.qp.core.send.sq;
         sq.begin();
         if let Err(error) = sq.push(&SendWr { wr_id: self.next_id, flags: WrFlags::SIGNALED, op, payload }) {
             sq.rollback();
@@ -205,7 +209,7 @@ impl<'env, P: Provider> Scope<'_, 'env, P> {
     }
 }
 
-impl<P: Provider> Drop for Scope<'_, '_, P> {
+impl<P: Provider, T: QpType> Drop for Scope<'_, '_, P, T> {
     fn drop(&mut self) {
         // After a panic in the closure there may be work under way. Deregistering makes it fail, and is waited for.
         if self.posted > 0 {

@@ -3,6 +3,7 @@
 //!
 //! The kernel answers a wrong set with a bare `EINVAL`. This table is asked first, and names what is missing or too much.
 
+use crate::uverbs::abi::verbs::qp_type;
 use crate::uverbs::attr::QpState;
 use crate::uverbs::attr::qp_attr_mask as mask;
 use crate::uverbs::error::{Error, Transition};
@@ -23,9 +24,9 @@ impl Transport {
     /// The kernel's number.
     pub(super) const fn raw(self) -> u8 {
         match self {
-            Self::Rc => 2,
-            Self::Uc => 3,
-            Self::Ud => 4,
+            Self::Rc => qp_type::RC,
+            Self::Uc => qp_type::UC,
+            Self::Ud => qp_type::UD,
         }
     }
 

@@ -7,7 +7,7 @@ use crate::target::Target;
 use crate::tests;
 use fastrand::Rng;
 use ironverbs::{
-    AccessFlags, AckTimeout, Endpoint, Error, Gid, Grh, LinkLayer, Mtu, Path, PostError, Psn, QpState, QpUpdate,
+    AccessFlags, AckTimeout, Endpoint, Error, Gid, Grh, LinkLayer, Mtu, Path, PostError, Psn, QKey, QpState, QpUpdate,
     RnrTimer, WcStatus, WrFlags,
 };
 
@@ -256,7 +256,7 @@ fn wrong_attributes_are_named_before_any_call(target: &Target) {
     let error = pair.a.qp.modify(&QpUpdate::to(QpState::RTR)).unwrap_err();
     assert_eq!(error.to_string(), "modify_qp: RC queue pair, RTS to RTR: there is no such transition");
     pair.a.qp.modify(&QpUpdate::to(QpState::RESET)).unwrap();
-    let update = QpUpdate::to(QpState::INIT).pkey_index(0).qkey(1);
+    let update = QpUpdate::to(QpState::INIT).pkey_index(0).qkey(QKey(1));
     let error = pair.a.qp.modify(&update).unwrap_err();
     assert_eq!(error.to_string(), "modify_qp: RC queue pair, RESET to INIT: missing access, port; not allowed qkey");
     let Error::Transition(told) = error else { panic!("{error:?}") };

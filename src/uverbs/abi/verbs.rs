@@ -160,4 +160,8 @@ pub mod access {
 pub mod qp_type {
     #[doc(alias = "IB_UVERBS_QPT_RC")]
     pub const RC: u8 = 2;
+    #[doc(alias = "IB_UVERBS_QPT_UC")]
+    pub const UC: u8 = 3;
+    #[doc(alias = "IB_UVERBS_QPT_UD")]
+    pub const UD: u8 = 4;
 }

@@ -144,6 +144,8 @@ fn shared_structures() {
             access::REMOTE_READ => "IB_UVERBS_ACCESS_REMOTE_READ",
             access::REMOTE_ATOMIC => "IB_UVERBS_ACCESS_REMOTE_ATOMIC",
             verbs::qp_type::RC => "IB_UVERBS_QPT_RC",
+            verbs::qp_type::UC => "IB_UVERBS_QPT_UC",
+            verbs::qp_type::UD => "IB_UVERBS_QPT_UD",
             ioctl::qp_create_flags::SQ_SIG_ALL => "IB_UVERBS_QP_CREATE_SQ_SIG_ALL",
             GidType::IB.0 => "IB_UVERBS_GID_TYPE_IB",
             GidType::ROCE_V1.0 => "IB_UVERBS_GID_TYPE_ROCE_V1",

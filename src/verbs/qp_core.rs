@@ -1,0 +1,235 @@
+//! What every queue pair is made of, whatever its transport: the kernel's object, shared, and one side for each queue.
+//!
+//! # Safety argument
+//!
+//! A device may use a queue's memory as long as the kernel's queue pair exists. So a side that is dropped does not free its
+//! queue, but parks it with the kernel's object, which both sides share: the queues are freed once that is destroyed, and
+//! leaked if the kernel refuses. The one unsafe step takes a queue out of the side that is being dropped.
+#![allow(unsafe_code)]
+
+use super::attr::QpUpdate;
+use super::batch::{RecvBatch, SendBatch};
+use super::cq::CqShared;
+use super::device::ContextInner;
+use super::pd::{Pd, PdInner};
+use super::provider::Provider;
+use super::provider::sealed::{NewQp, RecvOps, SendOps};
+use super::qp_type::QpType;
+use super::registry::Source;
+use super::transition::{self, Transport};
+use crate::uverbs::attr::{CreateQp, QpAttr, QpCap, QpState};
+use crate::uverbs::errno::Errno;
+use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::object::Handle;
+use crate::uverbs::types::Qpn;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A whole queue pair: both sides. Its type says nothing of the transport, which [`QpShared`] knows.
+pub(super) struct QpCore<P: Provider> {
+    pub(super) send: SendSide<P>,
+    pub(super) recv: RecvSide<P>,
+}
+
+/// The send queue, and what it needs of the queue pair.
+pub(super) struct SendSide<P: Provider> {
+    pub(super) sq: ManuallyDrop<P::Sq>,
+    /// Whether sends can be posted, as far as is known here: a queue pair that has left for ERR flushes them.
+    pub(super) ready: bool,
+    pub(super) shared: Arc<QpShared<P>>,
+}
+
+/// The receive queue, and what it needs of the queue pair.
+pub(super) struct RecvSide<P: Provider> {
+    pub(super) rq: ManuallyDrop<P::Rq>,
+    /// Whether receives can be posted.
+    pub(super) ready: bool,
+    pub(super) shared: Arc<QpShared<P>>,
+}
+
+/// The kernel's queue pair, and what it uses.
+pub(super) struct QpShared<P: Provider> {
+    pub(super) handle: Handle,
+    pub(super) qpn: Qpn,
+    pub(super) cap: QpCap,
+    pub(super) transport: Transport,
+    /// As of the last change made from here; the device may have moved on to ERR.
+    state: AtomicU8,
+    user_handle: u64,
+    pub(super) pd: Arc<PdInner>,
+    pub(super) send_cq: Arc<CqShared>,
+    pub(super) recv_cq: Arc<CqShared>,
+    parked: Mutex<Parked<P>>,
+}
+
+/// Queues of sides that are gone.
+struct Parked<P: Provider> {
+    sq: Option<P::Sq>,
+    rq: Option<P::Rq>,
+}
+
+impl<P: Provider> QpCore<P> {
+    pub(super) fn create(
+        pd: &Pd,
+        send_cq: &Arc<CqShared>,
+        recv_cq: &Arc<CqShared>,
+        transport: Transport,
+        cap: QpCap,
+        sq_sig_all: bool,
+    ) -> Result<Self, Error> {
+        let pd = pd.inner().clone();
+        let context = &pd.context;
+        for (what, cq) in [("send completion queue", send_cq), ("receive completion queue", recv_cq)] {
+            if !Arc::ptr_eq(&cq.context, context) {
+                let limit = "it belongs to another context than the protection domain";
+                return Err(Error::invalid(Verb::CreateQp, what, "foreign", limit));
+            }
+        }
+        let user_handle = context.ucontext.next_user_handle();
+        let request = CreateQp {
+            pd: &pd.handle,
+            send_cq: &send_cq.handle,
+            recv_cq: &recv_cq.handle,
+            qp_type: transport.raw(),
+            sq_sig_all,
+            cap,
+            user_handle,
+        };
+        let NewQp { handle, qpn, cap, sq, rq } = P::create_qp(context.driver, &context.ucontext, &request)?;
+        context.registry.insert(user_handle, Source::Qp(qpn));
+        send_cq.attached.fetch_add(1, Ordering::Relaxed);
+        if !Arc::ptr_eq(send_cq, recv_cq) {
+            recv_cq.attached.fetch_add(1, Ordering::Relaxed);
+        }
+        let shared = Arc::new(QpShared {
+            handle,
+            qpn,
+            cap,
+            transport,
+            state: AtomicU8::new(QpState::RESET.0),
+            user_handle,
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            pd,
+            parked: Mutex::new(Parked { sq: None, rq: None }),
+        });
+        Ok(Self {
+            send: SendSide { sq: ManuallyDrop::new(sq), ready: false, shared: shared.clone() },
+            recv: RecvSide { rq: ManuallyDrop::new(rq), ready: false, shared },
+        })
+    }
+
+    pub(super) fn shared(&self) -> &Arc<QpShared<P>> {
+        &self.send.shared
+    }
+
+    pub(super) fn context(&self) -> &Arc<ContextInner> {
+        &self.shared().pd.context
+    }
+
+    pub(super) fn modify(&mut self, update: &QpUpdate) -> Result<(), Error> {
+        self.shared().modify(update)?;
+        self.look_at_state();
+        if update.state() == QpState::RESET {
+            // The kernel emptied the rings, and leaves its indexes where they were.
+            self.send.sq.resync();
+            self.recv.rq.resync();
+        }
+        Ok(())
+    }
+
+    /// Takes up what each side can do in the state it is in.
+    pub(super) fn look_at_state(&mut self) {
+        let state = self.shared().state();
+        self.send.ready = matches!(state, QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR);
+        self.recv.ready = state != QpState::RESET;
+    }
+
+    pub(super) fn destroy(&self) -> Result<(), Error> {
+        self.shared().handle.destroy().map(drop)
+    }
+}
+
+impl<P: Provider> SendSide<P> {
+    #[inline(always)]
+    pub(super) fn batch<T: QpType>(&mut self) -> SendBatch<'_, P, T> {
+        SendBatch::new(&mut *self.sq, self.ready)
+    }
+}
+
+impl<P: Provider> RecvSide<P> {
+    #[inline(always)]
+    pub(super) fn batch(&mut self) -> RecvBatch<'_, P> {
+        RecvBatch::new(&mut *self.rq, self.ready)
+    }
+}
+
+impl<P: Provider> QpShared<P> {
+    pub(super) fn state(&self) -> QpState {
+        QpState(self.state.load(Ordering::Relaxed))
+    }
+
+    /// Changes state or attributes. To RESET only where both sides can be told of it.
+    pub(super) fn modify(&self, update: &QpUpdate) -> Result<(), Error> {
+        update.check_ranges()?;
+        transition::check(self.transport, self.state(), update.state(), update.raw.attr_mask)?;
+        let done = self.pd.context.ucontext.modify_qp(&self.handle, &update.raw);
+        done.map_err(|error| self.explain(error))?;
+        self.state.store(update.state().0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A refused change is most often one from a state that the device has left.
+    fn explain(&self, error: Error) -> Error {
+        if error.errno() != Some(Errno::EINVAL) {
+            return error;
+        }
+        let state = self.state();
+        match self.query() {
+            Ok(attr) if attr.qp_state != state => {
+                error.with_hint(format!("the queue pair went from {state} to {} by itself", attr.qp_state))
+            }
+            _ => error,
+        }
+    }
+
+    pub(super) fn query(&self) -> Result<QpAttr, Error> {
+        self.pd.context.ucontext.query_qp(&self.handle)
+    }
+
+    fn park(&self, put: impl FnOnce(&mut Parked<P>)) {
+        put(&mut self.parked.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl<P: Provider> Drop for SendSide<P> {
+    fn drop(&mut self) {
+        // SAFETY: the side is being dropped, so that its queue is not used again.
+        let sq = unsafe { ManuallyDrop::take(&mut self.sq) };
+        self.shared.park(|parked| parked.sq = Some(sq));
+    }
+}
+
+impl<P: Provider> Drop for RecvSide<P> {
+    fn drop(&mut self) {
+        // SAFETY: the side is being dropped, so that its queue is not used again.
+        let rq = unsafe { ManuallyDrop::take(&mut self.rq) };
+        self.shared.park(|parked| parked.rq = Some(rq));
+    }
+}
+
+/// Both sides are gone: destroys the kernel's queue pair, then frees the queues.
+impl<P: Provider> Drop for QpShared<P> {
+    fn drop(&mut self) {
+        self.pd.context.registry.remove(self.user_handle);
+        self.send_cq.attached.fetch_sub(1, Ordering::Relaxed);
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.attached.fetch_sub(1, Ordering::Relaxed);
+        }
+        let Parked { sq, rq } = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !self.handle.destroy_or_leak() {
+            std::mem::forget((sq.take(), rq.take()));
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Posting slots of a [`Pool`](crate::Pool): a whole queue pair and its halves do so in the same way.
+
+use super::halves::{RecvHalf, SendHalf};
+use super::pool::{Slot, SlotError};
+use super::prepared::PreparedQp;
+use super::provider::Provider;
+use super::qp::Qp;
+use super::qp_type::{Connected, QpType, Rc};
+use crate::uverbs::wr::{RemoteAddr, SendOp};
+
+macro_rules! sends {
+    ($owner:ident, $($side:ident).+) => {
+        impl<P: Provider, T: Connected> $owner<P, T> {
+            /// Sends the first `len_bytes` of a slot. The completion, which is always given, brings the slot back.
+            #[inline]
+            pub fn send_slot(&mut self, slot: Slot, len_bytes: u32) -> Result<(), SlotError> {
+                self.$($side).+.post_slot(slot, len_bytes, SendOp::Send)
+            }
+
+            /// Sends the first `len_bytes` of a slot, with immediate data in host order.
+            #[inline]
+            pub fn send_imm_slot(&mut self, slot: Slot, len_bytes: u32, imm: u32) -> Result<(), SlotError> {
+                self.$($side).+.post_slot(slot, len_bytes, SendOp::SendImm(imm))
+            }
+
+            /// Writes the first `len_bytes` of a slot to the peer's memory.
+            #[inline]
+            pub fn write_slot(&mut self, slot: Slot, len_bytes: u32, remote: RemoteAddr) -> Result<(), SlotError> {
+                self.$($side).+.post_slot(slot, len_bytes, SendOp::Write(remote))
+            }
+        }
+
+        impl<P: Provider> $owner<P, Rc> {
+            /// Reads the peer's memory into the first `len_bytes` of a slot.
+            #[inline]
+            pub fn read_slot(&mut self, slot: Slot, len_bytes: u32, remote: RemoteAddr) -> Result<(), SlotError> {
+                self.$($side).+.post_slot(slot, len_bytes, SendOp::Read(remote))
+            }
+        }
+    };
+}
+
+macro_rules! receives {
+    ($owner:ident, $($side:ident).+) => {
+        impl<P: Provider, T: QpType> $owner<P, T> {
+            /// Posts a receive into a slot.
+            #[inline]
+            pub fn recv_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
+                self.$($side).+.post_slot(slot)
+            }
+        }
+    };
+}
+
+sends!(Qp, core.send);
+sends!(SendHalf, side);
+receives!(Qp, core.recv);
+receives!(RecvHalf, side);
+receives!(PreparedQp, core.recv);
