@@ -3,5 +3,6 @@
 pub mod atomic;
 pub mod barrier;
 pub mod copy;
+pub mod detach;
 pub mod map;
 pub mod ring;

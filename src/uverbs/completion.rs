@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 impl Ucontext {
     /// Opens a completion channel: a file that events of completion queues are read from, non-blocking.
-    pub fn create_comp_channel(self: &Arc<Self>) -> Result<OwnedFd, Error> {
+    pub fn create_comp_channel(self: &Arc<Self>) -> Result<Arc<OwnedFd>, Error> {
         let refused = |errno| Error::kernel(Verb::CreateCompChannel, errno);
         let mut response = write::CreateCompChannelResp { fd: u32::MAX };
         self.kernel().invoke(&write::CreateCompChannel::default(), &mut response, &[], &mut []).map_err(refused)?;
         let fd = cmd::adopt(i64::from(response.fd as i32)).ok_or_else(|| refused(Errno::EBADF))?;
         event::set_nonblocking(fd.as_fd()).map_err(refused)?;
-        Ok(fd)
+        Ok(self.closing().watch(fd))
     }
 
     /// Makes a completion queue of at least `cqe` entries; returns it and how many it has. Events on `channel` carry

@@ -6,8 +6,10 @@ use super::cmd;
 use super::errno::Errno;
 use super::error::{Error, Lacking, Verb};
 use super::event;
+use super::gate::Gate;
 use super::kernel::{Form, Kernel, Native};
 use super::object::{Leak, ObjectKind};
+use super::shutdown::Closing;
 use super::sys::Cdev;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,8 +24,10 @@ const MAX_HANDLES: usize = u16::MAX as usize / size_of::<u32>();
 /// An open file with its context in the kernel. There is one per file, made when it is opened.
 pub struct Ucontext {
     // Fields are dropped in this order: the event file before the file it came from.
-    async_fd: OwnedFd,
+    async_fd: Arc<OwnedFd>,
     kernel: Kernel,
+    gate: Arc<Gate>,
+    closing: Closing,
     num_comp_vectors: u32,
     core_support: u64,
     next_user_handle: AtomicU64,
@@ -42,7 +46,8 @@ impl Ucontext {
     ///
     /// `uhw_in` must name no memory.
     pub fn open(cdev: Arc<dyn Cdev>, uhw_in: &[u8], uhw_out: &mut [u8]) -> Result<Arc<Self>, Error> {
-        let kernel = Kernel::new(cdev);
+        let gate = Gate::new(cdev);
+        let kernel = Kernel::new(gate.clone());
         let opened = kernel
             .attempt(Native::GetContext, |form| match form {
                 Form::Native => get_context(&kernel, uhw_in, uhw_out),
@@ -54,9 +59,12 @@ impl Ucontext {
             None => alloc_async_fd(&kernel)?,
         };
         event::set_nonblocking(async_fd.as_fd()).map_err(|e| Error::kernel(Verb::AllocAsyncFd, e))?;
+        let closing = Closing::default();
         Ok(Arc::new(Self {
-            async_fd,
+            async_fd: closing.watch(async_fd),
             kernel,
+            gate,
+            closing,
             num_comp_vectors: opened.num_comp_vectors,
             core_support: opened.core_support,
             next_user_handle: AtomicU64::new(1),
@@ -71,6 +79,23 @@ impl Ucontext {
 
     pub(super) fn kernel(&self) -> &Kernel {
         &self.kernel
+    }
+
+    pub(super) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    pub(super) fn closing(&self) -> &Closing {
+        &self.closing
+    }
+
+    /// A second descriptor of an event file of this context.
+    #[cfg(feature = "tokio")]
+    pub fn duplicate(&self, fd: BorrowedFd<'_>, verb: Verb) -> Result<Arc<OwnedFd>, Error> {
+        let fd = fd
+            .try_clone_to_owned()
+            .map_err(|e| Error::kernel(verb, Errno::from_raw(e.raw_os_error().unwrap_or(libc::EMFILE))))?;
+        Ok(self.closing.watch(fd))
     }
 
     /// How many completion vectors there are to choose from, at least 1.

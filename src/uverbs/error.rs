@@ -217,6 +217,7 @@ macro_rules! verbs {
 verbs! {
     ListDevices = "list_devices",
     OpenDevice = "open_device",
+    CloseDevice = "close_device",
     QueryDevice = "query_device",
     QueryPort = "query_port",
     QueryGid = "query_gid",

@@ -10,7 +10,9 @@
 
 use super::abi::ioctl::RDMA_VERBS_IOCTL;
 use super::errno::Errno;
+use super::shutdown::lead_nowhere;
 use super::sys::Cdev;
+use crate::mem::detach::Mappings;
 use crate::mem::map::Mapping;
 use memmap2::MmapOptions;
 use std::fs::File;
@@ -21,13 +23,14 @@ use std::sync::Arc;
 /// The device behind an open device file, which belongs to the kernel driver `driver_id` (`enum rdma_driver_id`). It must
 /// be open for reading and writing, and closed on exec.
 pub fn from_file(file: File, driver_id: u32) -> Arc<dyn Cdev> {
-    Arc::new(LinuxCdev { file, driver_id })
+    Arc::new(LinuxCdev { file, driver_id, mappings: Arc::default() })
 }
 
 /// An open device file.
 struct LinuxCdev {
     file: File,
     driver_id: u32,
+    mappings: Arc<Mappings>,
 }
 
 // SAFETY: see the module's safety argument.
@@ -61,8 +64,14 @@ unsafe impl Cdev for LinuxCdev {
             .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EINVAL)))?;
         let ptr = NonNull::new(map.as_mut_ptr()).ok_or(Errno::EINVAL)?;
         // SAFETY: the memory is mapped, shared, readable and writable, from `ptr` on for `map.len()` bytes until `map`,
-        // which becomes the owner, is dropped; moving a `MmapRaw` does not move its memory. memmap2 made no reference.
-        Ok(unsafe { Mapping::from_raw(ptr, map.len(), Box::new(map)) })
+        // which becomes the owner, is dropped, even if it is detached; moving a `MmapRaw` does not move its memory. memmap2
+        // made no reference.
+        Ok(unsafe { Mapping::from_raw(ptr, map.len(), Box::new(Mappings::watch(&self.mappings, map))) })
+    }
+
+    fn close(&self) -> Result<(), Errno> {
+        self.mappings.detach()?;
+        lead_nowhere(&self.file)
     }
 
     fn driver_id(&self) -> u32 {

@@ -116,6 +116,13 @@ impl Handle {
         Self { context: Arc::clone(context), kind, id, end: Mutex::new(End::Alive) }
     }
 
+    /// Names an object that is another handle's to destroy.
+    pub(super) fn not_owned(context: &Arc<Ucontext>, kind: ObjectKind, id: u32) -> Self {
+        let mut handle = Self::new(context, kind, id);
+        handle.destroyed = Some(Destroyed::default());
+        handle
+    }
+
     /// The kernel's number of the object.
     pub fn id(&self) -> u32 {
         self.id
@@ -169,7 +176,9 @@ impl Handle {
         let destroyed = match self.context.destroy(self.kind, self.id) {
             // The device is gone, and with it its objects. Only of memory this says too little: the kernel answers so from
             // the moment it starts to take the device away, before it has ended all transfers.
-            Err(Errno::EIO) if self.kind != ObjectKind::Mr => Destroyed::default(),
+            Err(Errno::EIO) if self.kind != ObjectKind::Mr || self.context.closing().has_deregistered(self.id) => {
+                Destroyed::default()
+            }
             answer => answer?,
         };
         *end = End::Destroyed(destroyed);
@@ -190,7 +199,7 @@ impl fmt::Debug for Handle {
 }
 
 impl Ucontext {
-    fn destroy(&self, kind: ObjectKind, id: u32) -> Result<Destroyed, Errno> {
+    pub(super) fn destroy(&self, kind: ObjectKind, id: u32) -> Result<Destroyed, Errno> {
         let (native, method) = kind.destroy_native();
         self.kernel().attempt(native, |form| match form {
             Form::Native => self.destroy_native(kind, method, id),

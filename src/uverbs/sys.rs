@@ -57,6 +57,12 @@ pub unsafe trait Cdev: Send + Sync {
     /// Maps `len_bytes` of the device's memory at `offset`, shared, readable and writable.
     fn map(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno>;
 
+    /// Gives the file up: no later command reaches the device, and no mapping keeps the file open. What was mapped stays
+    /// valid memory, with the bytes that were there. The caller has destroyed every queue pair. Nothing to do by default.
+    fn close(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
     /// The kernel's `enum rdma_driver_id` of the driver behind the file; every ioctl carries it.
     fn driver_id(&self) -> u32;
 

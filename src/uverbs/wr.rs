@@ -198,6 +198,9 @@ pub enum PostError {
     /// More bytes than the pool slot has.
     #[error("more bytes than the pool slot has")]
     BeyondSlot,
+    /// The slot belongs to another pool than the one that was to take note of it.
+    #[error("the slot belongs to another pool")]
+    ForeignSlot,
     /// The scatter/gather entries add up to more than a message can hold (2^31 bytes).
     #[error("the message is longer than 2^31 bytes")]
     MessageTooLong,

@@ -39,7 +39,7 @@ pub struct CompChannel {
 }
 
 pub(super) struct ChannelInner {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     pub(super) context: Arc<ContextInner>,
     /// Completion queues that it serves.
     pub(super) attached: AtomicU32,
@@ -91,6 +91,12 @@ impl CompChannel {
 }
 
 impl ChannelInner {
+    /// A second descriptor, for a runtime to watch.
+    #[cfg(feature = "tokio")]
+    pub(super) fn duplicate(&self) -> Result<Arc<OwnedFd>, Error> {
+        self.context.ucontext.duplicate(self.fd.as_fd(), Verb::GetCqEvent)
+    }
+
     pub(super) fn drain(&self, mut each: impl FnMut(CqId)) -> Result<usize, Error> {
         let drained = event::read_comp_events(self.fd.as_fd(), |user_handle| each(CqId(user_handle)));
         self.context.registry.heed(drained)

@@ -141,6 +141,25 @@ impl<P: Provider> Context<P> {
         AsyncEvents::new(&self.inner)
     }
 
+    /// Gives the device up while its objects are still there, so that it can be removed: every queue pair is destroyed,
+    /// every region deregistered, and when this returns no file and no mapping of the device is left in the process.
+    ///
+    /// A driver that cannot disconnect its users waits with the removal of a device (`rdma link del`) until they have
+    /// closed it; Soft-RoCE is such a driver. Call this when told to let go, and drop the objects when it suits: all that
+    /// is done with them from now on fails as on a device that is gone, with
+    /// [`DeviceGone`](Error::DeviceGone), and their destruction counts as done. Whoever waits, in whichever thread, is
+    /// told so, too. What had not been polled is lost; slots of a [`Pool`](crate::Pool) that were posted stay away.
+    ///
+    /// Commands under way in other threads are waited for. Descriptors that were handed out ([`AsFd`](std::os::fd::AsFd))
+    /// keep their numbers and lead to a pipe at its end; an `epoll` forgets them, as it does with what is closed. A child
+    /// process that was forked while the device was open holds it for itself. A region that the kernel does not
+    /// deregister keeps its memory for the life of the process ([`leaks`](Self::leaks)).
+    pub fn shutdown(&self) -> Result<(), Error> {
+        self.inner.ucontext.shutdown()?;
+        self.inner.registry.device_is_gone();
+        Ok(())
+    }
+
     /// Objects that the kernel refused to destroy when they were dropped. They stay
     /// until the context is closed; memory that the device may still use stays for the life of the process.
     pub fn leaks(&self) -> Vec<Leak> {

@@ -79,6 +79,11 @@ impl AsyncEvents {
         self.context.registry.next(&self.context.ucontext)
     }
 
+    #[cfg(feature = "tokio")]
+    pub(super) fn context(&self) -> &Arc<ContextInner> {
+        &self.context
+    }
+
     /// Blocks until there is an event; `None` if none came within `timeout`.
     ///
     /// The kernel does not end this wait when the context is closed, so it always has an end of its own.

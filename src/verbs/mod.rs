@@ -22,6 +22,8 @@ mod qp_type;
 mod registry;
 mod scope;
 mod slots;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod transition;
 mod wc;
 

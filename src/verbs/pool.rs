@@ -117,6 +117,11 @@ impl Pool {
         }
     }
 
+    /// Whether the slot is one of this pool's.
+    pub fn owns(&self, slot: &Slot) -> bool {
+        Arc::ptr_eq(&self.inner, &slot.pool)
+    }
+
     /// Bytes of one slot.
     pub fn slot_bytes(&self) -> usize {
         self.inner.slot_bytes

@@ -31,9 +31,9 @@ struct State {
     kept: VecDeque<event::AsyncEvent>,
     /// Nothing comes from the device any more.
     gone: bool,
-    /// Tasks that wait for an event.
+    /// Tasks that wait for an event, by the number of what they wait with.
     #[cfg(feature = "tokio")]
-    waiting: Vec<Waker>,
+    waiting: HashMap<u64, Waker>,
 }
 
 /// Kept events at most; the oldest go first. A program that never asks for events must not grow.
@@ -137,11 +137,13 @@ impl Registry {
 
     /// Has `waker` woken when the next event is kept, or the device goes away. To be followed by a look.
     #[cfg(feature = "tokio")]
-    pub(super) fn wake_later(&self, waker: &Waker) {
-        let mut state = self.lock();
-        if !state.waiting.iter().any(|old| old.will_wake(waker)) {
-            state.waiting.push(waker.clone());
-        }
+    pub(super) fn wake_later(&self, id: u64, waker: &Waker) {
+        self.lock().waiting.insert(id, waker.clone());
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn forget_task(&self, id: u64) {
+        self.lock().waiting.remove(&id);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -176,14 +178,14 @@ impl State {
         }
         self.kept.push_back(raw);
         #[cfg(feature = "tokio")]
-        alarmed.tasks.append(&mut self.waiting);
+        alarmed.tasks.extend(self.waiting.drain().map(|(_, task)| task));
     }
 
     fn note_gone(&mut self, alarmed: &mut Alarmed) {
         self.gone = true;
         self.mark_queues(alarmed);
         #[cfg(feature = "tokio")]
-        alarmed.tasks.append(&mut self.waiting);
+        alarmed.tasks.extend(self.waiting.drain().map(|(_, task)| task));
     }
 
     fn mark_queues(&self, alarmed: &mut Alarmed) {

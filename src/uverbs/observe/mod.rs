@@ -106,6 +106,10 @@ unsafe impl<O: Observer> Cdev for Observed<dyn Cdev, O> {
         self.inner.driver_id()
     }
 
+    fn close(&self) -> Result<(), Errno> {
+        self.inner.close()
+    }
+
     /// None: doorbells are commands to be seen, too.
     fn raw_fd(&self) -> Option<RawFd> {
         None

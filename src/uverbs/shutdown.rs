@@ -1,0 +1,107 @@
+//! Giving up a device while its objects are still there: nothing of this process holds it any more.
+//!
+//! A driver that cannot disconnect its users (rxe) removes a device only when the last file of it is closed, and a file is
+//! closed only when its last descriptor *and* its last mapping are gone. Objects own both, and other threads may be using
+//! them. So descriptors are not closed but made to lead elsewhere, and mappings become ordinary memory in place.
+
+use super::attr::{ModifyQp, QpState, qp_attr_mask};
+use super::context::Ucontext;
+use super::errno::Errno;
+use super::error::{Error, Verb};
+use super::object::{Handle, ObjectKind};
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
+use std::collections::HashSet;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Event files that are open, and what became of the rest.
+#[derive(Default)]
+pub struct Closing {
+    done: AtomicBool,
+    files: Mutex<Vec<Weak<OwnedFd>>>,
+    deregistered: Mutex<HashSet<u32>>,
+}
+
+impl Closing {
+    /// Keeps an eye on an event file as long as it is open.
+    pub fn watch(&self, fd: OwnedFd) -> Arc<OwnedFd> {
+        let fd = Arc::new(fd);
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|file| file.strong_count() != 0);
+        files.push(Arc::downgrade(&fd));
+        fd
+    }
+
+    /// Whether the device let go of that region before the file was given up.
+    pub fn has_deregistered(&self, id: u32) -> bool {
+        self.deregistered.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+    }
+}
+
+impl Ucontext {
+    /// Gives the device up: no queue pair works any more, and no file or mapping of it is left in this process. Later
+    /// commands are answered as by a device that is gone.
+    ///
+    /// Descriptors stay open, on a pipe at its end, until their owners close them. Mappings keep the bytes they had.
+    pub fn shutdown(self: &Arc<Self>) -> Result<(), Error> {
+        if self.closing().done.load(Ordering::Acquire) || !self.gate().begin_closing() {
+            return Ok(());
+        }
+        let given_up = self.give_up();
+        // Also after an error: handles of what was destroyed are still there, and their numbers must not be given again.
+        self.gate().end_closing();
+        self.closing().done.store(given_up.is_ok(), Ordering::Release);
+        given_up
+    }
+
+    fn give_up(self: &Arc<Self>) -> Result<(), Error> {
+        let refused = |errno| Error::kernel(Verb::CloseDevice, errno);
+        // Queue pairs first: once they are gone, the device touches neither memory nor completion queues.
+        for id in self.info_handles(ObjectKind::Qp)? {
+            self.stop_queue_pair(id);
+        }
+        let regions = self.info_handles(ObjectKind::Mr)?;
+        let gone = regions.into_iter().filter(|id| self.destroy(ObjectKind::Mr, *id).is_ok());
+        self.closing().deregistered.lock().unwrap_or_else(PoisonError::into_inner).extend(gone);
+        self.cdev().close().map_err(refused)?;
+        let files = self.closing().files.lock().unwrap_or_else(PoisonError::into_inner);
+        for file in files.iter().filter_map(Weak::upgrade) {
+            lead_nowhere(&file).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// Destroys a queue pair; one that cannot be destroyed (it is in a multicast group, say) is stopped.
+    fn stop_queue_pair(self: &Arc<Self>, id: u32) {
+        if self.destroy(ObjectKind::Qp, id).is_err() {
+            let reset = ModifyQp { attr_mask: qp_attr_mask::STATE, qp_state: QpState::RESET, ..ModifyQp::default() };
+            // If this fails as well, the device is gone.
+            let _ = self.modify_qp(&Handle::not_owned(self, ObjectKind::Qp, id), &reset);
+        }
+    }
+}
+
+/// Makes the descriptor one of a pipe that nobody writes: reads find its end, writes and ioctls fail.
+pub fn lead_nowhere(fd: &impl AsRawFd) -> Result<(), Errno> {
+    let (reader, _) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    redirect::replace(fd, &reader)
+}
+
+mod redirect {
+    //! # Safety argument
+    //!
+    //! A descriptor is replaced in one step, so that its number is never free; its owner closes it as before.
+    #![allow(unsafe_code)]
+
+    use super::*;
+
+    pub fn replace(fd: &impl AsRawFd, by: &OwnedFd) -> Result<(), Errno> {
+        // SAFETY: the number belongs to the caller, whose it remains; that it leads to another file now is the purpose.
+        if unsafe { libc::dup3(by.as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) } < 0 {
+            return Err(Errno::last());
+        }
+        Ok(())
+    }
+}
