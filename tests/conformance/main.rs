@@ -6,6 +6,7 @@
 //! library) of both.
 
 mod capacity;
+mod device_events;
 mod errors;
 mod events;
 mod fixture;
@@ -32,6 +33,7 @@ fn main() -> std::process::ExitCode {
         errors::TESTS,
         states::TESTS,
         events::TESTS,
+        device_events::TESTS,
         lifetime::TESTS,
         pool::TESTS,
         scope::TESTS,

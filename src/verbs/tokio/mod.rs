@@ -35,6 +35,10 @@ fn watch(fd: Arc<OwnedFd>, verb: Verb) -> Result<Watched, Error> {
         let limit = "make it inside a tokio runtime with IO enabled";
         return Err(Error::invalid(verb, "runtime", "none", limit));
     }
+    #[allow(
+        deprecated,
+        reason = "what takes its place is new, and these descriptors are open as long as they are watched"
+    )]
     AsyncFd::with_interest(fd, Interest::READABLE).map_err(|e| io_error(verb, &e))
 }
 
