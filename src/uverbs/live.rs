@@ -110,7 +110,7 @@ struct Objects {
     pd: Handle,
     other_pd: Handle,
     mr: Handle,
-    channel: std::os::fd::OwnedFd,
+    channel: std::sync::Arc<std::os::fd::OwnedFd>,
     cq: Handle,
     qp: Handle,
     other_qp: Handle,

@@ -118,9 +118,8 @@ impl Handle {
 
     /// Names an object that is another handle's to destroy.
     pub(super) fn not_owned(context: &Arc<Ucontext>, kind: ObjectKind, id: u32) -> Self {
-        let mut handle = Self::new(context, kind, id);
-        handle.destroyed = Some(Destroyed::default());
-        handle
+        let end = Mutex::new(End::Destroyed(Destroyed::default()));
+        Self { context: Arc::clone(context), kind, id, end }
     }
 
     /// The kernel's number of the object.

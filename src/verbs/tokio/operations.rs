@@ -13,6 +13,7 @@ use crate::verbs::cq::Cq;
 use crate::verbs::pool::{Pool, Slot, SlotError};
 use crate::verbs::provider::{Any, Provider};
 use crate::verbs::qp::Qp;
+use crate::verbs::qp_type::{Connected, QpType};
 use crate::verbs::wc::Completion;
 use std::fmt;
 use std::future::Future;
@@ -132,12 +133,17 @@ impl Operations {
     }
 
     /// Sends the first `len_bytes` of a slot.
-    pub fn send<P: Provider>(&self, qp: &mut Qp<P>, slot: Slot, len_bytes: u32) -> Result<Operation, SlotError> {
+    pub fn send<P: Provider, T: Connected>(
+        &self,
+        qp: &mut Qp<P, T>,
+        slot: Slot,
+        len_bytes: u32,
+    ) -> Result<Operation, SlotError> {
         self.post(slot, |slot| qp.send_slot(slot, len_bytes))
     }
 
     /// Posts a receive into a slot.
-    pub fn recv<P: Provider>(&self, qp: &mut Qp<P>, slot: Slot) -> Result<Operation, SlotError> {
+    pub fn recv<P: Provider, T: QpType>(&self, qp: &mut Qp<P, T>, slot: Slot) -> Result<Operation, SlotError> {
         self.post(slot, |slot| qp.recv_slot(slot))
     }
 
