@@ -9,6 +9,9 @@
 pub struct RingMask(u32);
 
 impl RingMask {
+    /// Of a ring that holds nothing.
+    pub const ONE_SLOT: Self = Self(0);
+
     /// From an index mask. `None` if it is not one below a power of two, or stands for more than 2^31 slots.
     pub const fn new(index_mask: u32) -> Option<Self> {
         if index_mask > u32::MAX >> 1 || !(index_mask + 1).is_power_of_two() {

@@ -184,6 +184,37 @@ pub struct CreateQpResp {
 }
 layout!(CreateQpResp, 32, rq_mi @ 0, sq_mi @ 16);
 
+/// The driver's answer to creating a shared receive queue.
+#[doc(alias = "rxe_create_srq_resp")]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CreateSrqResp {
+    pub mi: MmapInfo,
+    pub srq_num: u32,
+    pub reserved: u32,
+}
+layout!(CreateSrqResp, 24, mi @ 0, srq_num @ 16);
+
+/// The driver's answer to resizing a completion queue.
+#[doc(alias = "rxe_resize_cq_resp")]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ResizeCqResp {
+    pub mi: MmapInfo,
+}
+layout!(ResizeCqResp, 16, mi @ 0);
+
+/// The driver's part of a change to a shared receive queue. It is read with every change, also with one that has no use
+/// for it.
+#[doc(alias = "rxe_modify_srq_cmd")]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ModifySrqCmd {
+    /// Address of an [`MmapInfo`] that the kernel fills when it makes a new ring.
+    pub mmap_info_addr: u64,
+}
+layout!(ModifySrqCmd, 8, mmap_info_addr @ 0);
+
 /// `enum ib_uverbs_wr_opcode`, those that a connected queue pair takes here.
 pub mod opcode {
     pub const RDMA_WRITE: u32 = 0;

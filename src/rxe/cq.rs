@@ -63,6 +63,13 @@ impl<M: RingMemory> RxeCq<M> {
     }
 }
 
+impl RxeCq {
+    /// The kernel has made another ring, and put into it what was not given back; or that one is out of reach.
+    pub fn replace(&mut self, ring: Option<MappedRing>) {
+        self.ring = Consumer::new(ring.unwrap_or_else(MappedRing::none));
+    }
+}
+
 /// A completion, still in its slot.
 #[derive(Clone, Copy)]
 pub struct RxeCqe<'cq> {

@@ -116,7 +116,8 @@ impl Setup {
     }
 
     fn create_qp(&self, pd: &Handle, cq: &Handle, qp_type: u8, cap: QpCap) -> Result<RxeQp, Error> {
-        let request = CreateQp { pd, send_cq: cq, recv_cq: cq, qp_type, sq_sig_all: false, cap, user_handle: 8 };
+        let request =
+            CreateQp { pd, send_cq: cq, recv_cq: cq, srq: None, qp_type, sq_sig_all: false, cap, user_handle: 8 };
         create_qp(&self.ctx, &request)
     }
 }

@@ -13,10 +13,12 @@ mod queue;
 mod ring_memory;
 mod rq;
 mod sq;
+mod srq;
 
 pub use cq::{RxeCq, RxeCqe};
 pub use rq::RxeRq;
 pub use sq::RxeSq;
+pub use srq::{create_srq, modify_srq};
 
 use crate::uverbs::abi::verbs::qp_type;
 use crate::uverbs::attr::{CreateQp, CreatedQp, QpCap};
@@ -26,7 +28,8 @@ use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Handle;
 use crate::uverbs::types::Qpn;
-use abi::{CreateCqResp, CreateQpResp, MmapInfo};
+use crate::uverbs::wr::PostError;
+use abi::{CreateCqResp, CreateQpResp, MmapInfo, ResizeCqResp};
 use ring_memory::MappedRing;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -57,6 +60,18 @@ pub fn create_cq(
     Ok((handle, RxeCq::new(ring)))
 }
 
+/// Makes a completion queue hold at least `cqe` completions. The kernel moves what was not given back to the new ring.
+pub fn resize_cq(ctx: &Ucontext, handle: &Handle, cq: &mut RxeCq, cqe: u32) -> Result<(), Error> {
+    // What was read but not given back, as after a batch that was forgotten, is not to come again.
+    cq.end();
+    let mut response = ResizeCqResp::default();
+    ctx.resize_cq(handle, cqe, response.as_mut_bytes())?;
+    let ring = map(ctx, Verb::ResizeCq, response.mi, "completion queue", cq::CQE_BYTES);
+    let (ring, result) = ring.map_or_else(|error| (None, Err(error)), |ring| (Some(ring), Ok(())));
+    cq.replace(ring);
+    result
+}
+
 /// Makes a queue pair and maps its queues.
 pub fn create_qp(ctx: &Arc<Ucontext>, req: &CreateQp<'_>) -> Result<RxeQp, Error> {
     if ![qp_type::RC, qp_type::UC, qp_type::UD].contains(&req.qp_type) {
@@ -72,12 +87,16 @@ pub fn create_qp(ctx: &Arc<Ucontext>, req: &CreateQp<'_>) -> Result<RxeQp, Error
     // The kernel checks work requests against the limits it returned; a slot is made for just those.
     let sq_bytes = sq::wqe_bytes(cap.max_send_sge, cap.max_inline_data);
     let sq = map(ctx, Verb::CreateQp, response.sq_mi, "send queue", sq_bytes)?;
-    let rq_bytes = rq::wqe_bytes(cap.max_recv_sge);
-    let rq = map(ctx, Verb::CreateQp, response.rq_mi, "receive queue", rq_bytes)?;
+    let rq = match req.srq {
+        None => {
+            let rq_bytes = rq::wqe_bytes(cap.max_recv_sge);
+            RxeRq::new(map(ctx, Verb::CreateQp, response.rq_mi, "receive queue", rq_bytes)?, cap.max_recv_sge)
+        }
+        Some(_) => RxeRq::none(PostError::SharedReceives),
+    };
     let doorbell = SendDoorbell::new(ctx.cdev(), &handle);
     let sq = RxeSq::new(sq, cap.max_send_sge, cap.max_inline_data, doorbell);
-    let rq = RxeRq::new(rq, cap.max_recv_sge);
-    let cap = QpCap { max_send_wr: sq.capacity(), max_recv_wr: rq.capacity(), ..cap };
+    let cap = QpCap { max_send_wr: sq.capacity(), max_recv_wr: rq.capacity(), max_recv_sge: rq.max_sge(), ..cap };
     Ok(RxeQp { handle, qpn, cap, sq, rq })
 }
 

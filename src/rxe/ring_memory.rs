@@ -13,6 +13,7 @@ use crate::mem::map::Mapping;
 use crate::mem::ring::RingMask;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::wr::PostError;
+use std::cell::UnsafeCell;
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;
 
@@ -69,6 +70,16 @@ pub unsafe trait RingMemory {
     unsafe fn write_slot(&self, index: u32, entry: impl Entry) -> Result<(), PostError>;
 }
 
+/// Room for a ring of one slot, which holds nothing. Nobody writes to it: nothing can be put in, and nothing is there to be
+/// taken out.
+#[repr(C, align(64))]
+struct NoQueue(UnsafeCell<[u8; size_of::<QueueBuf>() + SLOT_ALIGN]>);
+
+// SAFETY: as `MappedRing`: raw memory, whose index words both sides touch by atomic access only.
+unsafe impl Sync for NoQueue {}
+
+static NO_QUEUE: NoQueue = NoQueue(UnsafeCell::new([0; size_of::<QueueBuf>() + SLOT_ALIGN]));
+
 /// A ring in memory shared with the kernel.
 #[derive(Debug)]
 pub struct MappedRing {
@@ -122,6 +133,14 @@ impl MappedRing {
             });
         };
         Ok(Self { base, log2_elem_size, mask, _mapping: mapping })
+    }
+
+    /// A ring that is always empty and always full, for a queue that is not there.
+    pub fn none() -> Self {
+        let base = NonNull::from(&NO_QUEUE.0).cast::<u8>();
+        // SAFETY: a static lives for ever, may be written to since it is an `UnsafeCell`, and is referred to by nothing else.
+        let mapping = unsafe { Mapping::from_raw(base, size_of::<NoQueue>(), Box::new(())) };
+        Self { base, log2_elem_size: SLOT_ALIGN.trailing_zeros(), mask: RingMask::ONE_SLOT, _mapping: mapping }
     }
 
     #[inline(always)]

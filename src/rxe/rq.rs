@@ -1,4 +1,4 @@
-//! The receive queue: buffers handed to the kernel without a system call.
+//! The receive queue, a queue pair's own or shared: buffers handed to the kernel without a system call.
 //!
 //! # Safety argument
 //!
@@ -18,12 +18,14 @@ pub const fn wqe_bytes(max_sge: u32) -> usize {
     size_of::<RecvWqe>() + max_sge as usize * size_of::<RxeSge>()
 }
 
-/// Receive queue of one queue pair.
+/// Receive queue of one queue pair, or shared by several.
 ///
 /// The kernel looks at the ring by itself when a message arrives: submitting is one store.
 pub struct RxeRq<M = MappedRing> {
     ring: Producer<M>,
     max_sge: u32,
+    /// What it means that nothing fits.
+    full: PostError,
 }
 
 impl<M: RingMemory> RxeRq<M> {
@@ -34,7 +36,7 @@ impl<M: RingMemory> RxeRq<M> {
     /// If they have not.
     pub fn new(memory: M, max_sge: u32) -> Self {
         assert!(memory.slot_bytes() >= wqe_bytes(max_sge), "receive queue slots are too small");
-        Self { ring: Producer::new(memory), max_sge }
+        Self { ring: Producer::new(memory), max_sge, full: PostError::QueueFull }
     }
 
     /// Receives that the queue holds at most.
@@ -63,7 +65,15 @@ impl<M: RingMemory> RxeRq<M> {
     pub fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let entry = RecvEntry { wr_id, sges, max_sge: self.max_sge };
         // SAFETY: `new` checked that slots have room for an entry with this limit.
-        unsafe { self.ring.stage(entry) }
+        match unsafe { self.ring.stage(entry) } {
+            Err(PostError::QueueFull) => Err(self.full),
+            staged => staged,
+        }
+    }
+
+    /// Why a receive does not fit when none is left.
+    pub fn full(&self) -> PostError {
+        self.full
     }
 
     /// Hands everything pushed to the kernel. No system call.
@@ -81,6 +91,21 @@ impl<M: RingMemory> RxeRq<M> {
     /// Takes up the ring's indices anew, after the queue pair was modified to RESET.
     pub fn resync(&mut self) {
         self.ring.resync();
+    }
+}
+
+impl RxeRq {
+    /// A queue that is not there: it takes nothing, and says `why`.
+    pub fn none(why: PostError) -> Self {
+        Self { ring: Producer::new(MappedRing::none()), max_sge: 0, full: why }
+    }
+
+    /// The kernel has made another ring, and put into it what was posted; or that one is out of reach.
+    pub fn replace(&mut self, ring: Option<MappedRing>) {
+        *self = match ring {
+            Some(ring) => Self::new(ring, self.max_sge),
+            None => Self { max_sge: self.max_sge, ..Self::none(PostError::Unmapped) },
+        };
     }
 }
 

@@ -302,6 +302,8 @@ pub struct CreateQp<'a> {
     pub pd: &'a Handle,
     pub send_cq: &'a Handle,
     pub recv_cq: &'a Handle,
+    /// Where receives come from, instead of a queue of its own.
+    pub srq: Option<&'a Handle>,
     /// `enum ib_uverbs_qp_type`.
     pub qp_type: u8,
     /// Every send work request completes, signaled or not.

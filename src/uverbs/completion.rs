@@ -73,6 +73,24 @@ impl Ucontext {
         Ok((Handle::new(self, ObjectKind::Cq, id), cqe))
     }
 
+    /// Makes a completion queue hold at least `cqe` completions. What is in it stays; fewer than are in it are refused.
+    pub fn resize_cq(&self, cq: &Handle, cqe: u32, uhw_out: &mut [u8]) -> Result<(), Error> {
+        let request = write::ResizeCq { response: 0, cq_handle: cq.id(), cqe };
+        let mut response = write::ResizeCqResp::default();
+        self.kernel().invoke(&request, &mut response, &[], uhw_out).map_err(|errno| {
+            let error = Error::kernel(Verb::ResizeCq, errno);
+            match errno {
+                Errno::EINVAL => error.with_hint(format!(
+                    "more than {cqe} completions may be in it, which are to be polled first; or the device has no room for so \
+                     many (max_cqe)"
+                )),
+                Errno::ENOMEM => error.with_hint("the kernel or the device has no memory for it: fewer entries may fit"),
+                Errno::EOPNOTSUPP => error.with_hint("the device cannot resize a completion queue"),
+                _ => error,
+            }
+        })
+    }
+
     /// Arms a completion queue through the kernel: the next completion, or the next solicited one, gives one event.
     /// Completions that are there already give none. Only for drivers that have no doorbell for it (rxe).
     pub fn req_notify_cq(&self, cq: &Handle, solicited_only: bool) -> Result<(), Error> {

@@ -171,6 +171,10 @@ impl State {
                 let cq = self.make(3, &[])?;
                 put(&mut response, &[cq, (u32_at(request, 16) + 1).next_power_of_two() - 1]);
             }
+            19 => {
+                assert_eq!(self.objects[&handle(8)].kind, 3);
+                put(&mut response, &[(handle(12) + 1).next_power_of_two() - 1, 0]);
+            }
             20 => {
                 assert_eq!(u32_at(request, 12), 0);
                 self.destroy(3, handle(8))?;
@@ -178,8 +182,16 @@ impl State {
             }
             23 => assert_eq!(self.objects[&handle(0)].kind, 3),
             24 => {
-                assert_eq!((u32_at(request, 28), request[54], request[55]), (0, 0, 0));
-                let qp = self.make(4, &[handle(16), handle(20), handle(24)])?;
+                let mut uses = vec![handle(16), handle(20), handle(24)];
+                match request[54] {
+                    0 => assert_eq!(handle(28), 0),
+                    flag => {
+                        assert_eq!((flag, self.objects[&handle(28)].kind), (1, 5));
+                        uses.push(handle(28));
+                    }
+                }
+                assert_eq!(request[55], 0);
+                let qp = self.make(4, &uses)?;
                 put(&mut response, &[qp, 0x11]);
                 response.extend_from_slice(&request[32..52]);
                 put(&mut response, &0_u32);
@@ -205,6 +217,27 @@ impl State {
                 assert_eq!((u32_at(request, 12), u32_at(request, 16), u32_at(request, 20)), (0, 0, 56));
                 self.kicks.push(handle(8));
                 put(&mut response, &0_u32);
+            }
+            32 => {
+                let srq = self.make(5, &[handle(16)])?;
+                put(&mut response, &[srq, handle(20), handle(24), 0]);
+            }
+            33 => {
+                // Given to write(), the driver's part follows.
+                assert!(matches!(request.len(), 16 | 24) && self.objects[&handle(0)].kind == 5);
+                match handle(4) {
+                    1 => assert_eq!(handle(12), 0),
+                    mask => assert_eq!((mask, handle(8)), (2, 0)),
+                }
+            }
+            34 => {
+                assert_eq!((u32_at(request, 12), self.objects[&handle(8)].kind), (0, 5));
+                put(&mut response, &[127_u32, 3, 5, 0]);
+            }
+            35 => {
+                assert_eq!(u32_at(request, 12), 0);
+                self.destroy(5, handle(8))?;
+                put(&mut response, &9_u32);
             }
             _ => return Err(Errno::EOPNOTSUPP),
         }
@@ -269,13 +302,31 @@ impl State {
             }
             (4, 0) => {
                 assert_eq!((attrs.input(7).len(), attrs.input(10).len()), (8, 4));
-                let qp = self.make(4, &[attrs.object(2), attrs.object(4), attrs.object(5)])?;
+                let mut uses = vec![attrs.object(2), attrs.object(4), attrs.object(5)];
+                if attrs.find(3).is_some() {
+                    assert_eq!(self.objects[&attrs.object(3)].kind, 5);
+                    uses.push(attrs.object(3));
+                }
+                let qp = self.make(4, &uses)?;
                 let cap = attrs.input(8);
                 assert_eq!((cap.len(), attrs.constant(9)), (20, 2));
                 attrs.set(0, qp.into());
                 attrs.output(13, &cap);
                 attrs.output(14, 0x11_u32.as_bytes());
                 attrs.driver_output();
+            }
+            (5, 0) => {
+                assert_eq!((attrs.input(4).len(), attrs.constant(9)), (8, 0));
+                assert_eq!([5, 6, 7].map(|id| attrs.input(id).len()), [4; 3]);
+                let srq = self.make(5, &[attrs.object(1)])?;
+                attrs.set(0, srq.into());
+                attrs.output(11, &attrs.input(5));
+                attrs.output(12, &attrs.input(6));
+                attrs.driver_output();
+            }
+            (5, 1) => {
+                self.destroy(5, attrs.object(0))?;
+                attrs.output(1, 9_u32.as_bytes());
             }
             _ => return Err(Errno::EPROTONOSUPPORT),
         }

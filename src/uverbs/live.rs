@@ -188,7 +188,7 @@ fn create_cq(
 fn create_qp(ctx: &Arc<Ucontext>, pd: &Handle, cq: &Handle) -> (Handle, Qpn) {
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 17, max_send_sge: 2, max_recv_sge: 3, max_inline_data: 64 };
     let user_handle = ctx.next_user_handle();
-    let request = CreateQp { pd, send_cq: cq, recv_cq: cq, qp_type: 2, sq_sig_all: false, cap, user_handle };
+    let request = CreateQp { pd, send_cq: cq, recv_cq: cq, srq: None, qp_type: 2, sq_sig_all: false, cap, user_handle };
     let mut uhw_out = [0; 32];
     let made = ctx.create_qp(&request, &[], &mut uhw_out).unwrap();
     assert!(made.qpn.get() > 1);

@@ -26,6 +26,7 @@ mod open;
 mod query;
 mod queue_pair;
 pub mod raw;
+pub mod shared_receive_queue;
 mod shutdown;
 pub mod sys;
 mod sysfs;

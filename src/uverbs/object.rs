@@ -21,6 +21,8 @@ pub enum ObjectKind {
     Cq,
     /// Queue pair.
     Qp,
+    /// Shared receive queue.
+    Srq,
 }
 
 impl ObjectKind {
@@ -31,6 +33,7 @@ impl ObjectKind {
             Self::Mr => object::MR,
             Self::Cq => object::CQ,
             Self::Qp => object::QP,
+            Self::Srq => object::SRQ,
         }
     }
 
@@ -40,6 +43,7 @@ impl ObjectKind {
             Self::Mr => Verb::DeregMr,
             Self::Cq => Verb::DestroyCq,
             Self::Qp => Verb::DestroyQp,
+            Self::Srq => Verb::DestroySrq,
         }
     }
 
@@ -49,6 +53,7 @@ impl ObjectKind {
             Self::Mr => (Native::MrDestroy, method::MR_DESTROY),
             Self::Cq => (Native::CqDestroy, method::CQ_DESTROY),
             Self::Qp => (Native::QpDestroy, method::QP_DESTROY),
+            Self::Srq => (Native::SrqDestroy, method::SRQ_DESTROY),
         }
     }
 }
@@ -60,6 +65,7 @@ impl fmt::Display for ObjectKind {
             Self::Mr => "memory region",
             Self::Cq => "completion queue",
             Self::Qp => "queue pair",
+            Self::Srq => "shared receive queue",
         })
     }
 }
@@ -209,17 +215,19 @@ impl Ucontext {
     fn destroy_native(&self, kind: ObjectKind, method: Method, id: u32) -> Result<Destroyed, Errno> {
         let mut cq = verbs::DestroyCqResp::default();
         let mut qp = verbs::DestroyQpResp::default();
+        let mut srq = verbs::DestroySrqResp::default();
         let mut cmd = self.kernel().command(method);
         cmd.object_in(attr::destroy::HANDLE, id);
         match kind {
             ObjectKind::Pd | ObjectKind::Mr => {}
             ObjectKind::Cq => cmd.ptr_out(attr::destroy::RESP, &mut cq),
             ObjectKind::Qp => cmd.ptr_out(attr::destroy::RESP, &mut qp),
+            ObjectKind::Srq => cmd.ptr_out(attr::destroy::RESP, &mut srq),
         }
         cmd.issue(&**self.cdev())?;
         Ok(Destroyed {
             comp_events: cq.comp_events_reported,
-            async_events: cq.async_events_reported + qp.events_reported,
+            async_events: cq.async_events_reported + qp.events_reported + srq.events_reported,
         })
     }
 
@@ -242,6 +250,12 @@ impl Ucontext {
                 kernel.invoke(&request, &mut response, &[], &mut [])?;
                 destroyed.async_events = response.events_reported;
             }
+            ObjectKind::Srq => {
+                let request = write::DestroySrq { srq_handle: id, ..Default::default() };
+                let mut response = verbs::DestroySrqResp::default();
+                kernel.invoke(&request, &mut response, &[], &mut [])?;
+                destroyed.async_events = response.events_reported;
+            }
         }
         Ok(destroyed)
     }
@@ -259,6 +273,7 @@ mod tests {
             pd,
             send_cq: cq,
             recv_cq: cq,
+            srq: None,
             qp_type: 2,
             sq_sig_all: false,
             cap: QpCap::default(),
@@ -376,6 +391,7 @@ mod tests {
                 pd: &pd,
                 send_cq: &cq,
                 recv_cq: &cq,
+                srq: None,
                 qp_type: 2,
                 sq_sig_all: false,
                 cap: QpCap::default(),

@@ -49,7 +49,7 @@ impl Ucontext {
     }
 
     fn create_qp_native(&self, req: &CreateQp<'_>, uhw_in: &[u8], uhw_out: &mut [u8]) -> Result<Made, Errno> {
-        let &CreateQp { pd, send_cq, recv_cq, qp_type, sq_sig_all, cap, user_handle } = req;
+        let &CreateQp { pd, send_cq, recv_cq, srq, qp_type, sq_sig_all, cap, user_handle } = req;
         let cap = WireCap {
             max_send_wr: cap.max_send_wr,
             max_recv_wr: cap.max_recv_wr,
@@ -62,6 +62,9 @@ impl Ucontext {
         let mut cmd = self.kernel().command(method::QP_CREATE);
         cmd.object_out(attr::create_qp::HANDLE);
         cmd.object_in(attr::create_qp::PD_HANDLE, pd.id());
+        if let Some(srq) = srq {
+            cmd.object_in(attr::create_qp::SRQ_HANDLE, srq.id());
+        }
         cmd.object_in(attr::create_qp::SEND_CQ_HANDLE, send_cq.id());
         cmd.object_in(attr::create_qp::RECV_CQ_HANDLE, recv_cq.id());
         cmd.ptr_in(attr::create_qp::USER_HANDLE, &user_handle);
@@ -86,12 +89,13 @@ impl Ucontext {
     }
 
     fn create_qp_legacy(&self, req: &CreateQp<'_>, uhw_in: &[u8], uhw_out: &mut [u8]) -> Result<Made, Errno> {
-        let &CreateQp { pd, send_cq, recv_cq, qp_type, sq_sig_all, cap, user_handle } = req;
+        let &CreateQp { pd, send_cq, recv_cq, srq, qp_type, sq_sig_all, cap, user_handle } = req;
         let request = write::CreateQp {
             user_handle,
             pd_handle: pd.id(),
             send_cq_handle: send_cq.id(),
             recv_cq_handle: recv_cq.id(),
+            srq_handle: srq.map_or(0, Handle::id),
             max_send_wr: cap.max_send_wr,
             max_recv_wr: cap.max_recv_wr,
             max_send_sge: cap.max_send_sge,
@@ -99,6 +103,7 @@ impl Ucontext {
             max_inline_data: cap.max_inline_data,
             sq_sig_all: sq_sig_all.into(),
             qp_type,
+            is_srq: srq.is_some().into(),
             ..Default::default()
         };
         let mut response = write::CreateQpResp::default();

@@ -8,11 +8,13 @@
 use super::attr::{AddressVector, CreateQp, ModifyQp, QpCap, QpState, qp_attr_mask as mask};
 use super::context::Ucontext;
 use super::doorbell::SendDoorbell;
-use super::object::ObjectKind;
+use super::object::{Handle, ObjectKind};
+use super::shared_receive_queue::{CreateSrq, CreatedSrq, ModifySrq, SrqAttr};
 use super::sys::Cdev;
 use super::types::{Gid, Mtu, PortNum};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 /// Opens a context, makes one of each object, connects and kicks a queue pair, queries, and destroys it all.
 pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
@@ -32,6 +34,7 @@ pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
         pd: &pd,
         send_cq: &cq,
         recv_cq: &cq,
+        srq: None,
         qp_type: 2,
         sq_sig_all: true,
         cap: QpCap { max_send_wr: 16, max_recv_wr: 17, max_send_sge: 2, max_recv_sge: 3, max_inline_data: 64 },
@@ -44,11 +47,33 @@ pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
     assert_eq!(ctx.query_qp(&qp).unwrap().qp_state, QpState::RTS);
     SendDoorbell::new(ctx.cdev(), &qp).ring().unwrap();
     qp.destroy().unwrap();
+    let (srq, shared_qp) = shared_receives(&ctx, &pd, &cq);
+    ctx.resize_cq(&cq, 200, &mut [0; 16]).unwrap();
+    shared_qp.destroy().unwrap();
+    srq.destroy().unwrap();
     cq.destroy().unwrap();
     mr.destroy().unwrap();
     pd.destroy().unwrap();
-    drop((qp, cq, mr, pd));
+    drop((shared_qp, srq, qp, cq, mr, pd));
     ctx
+}
+
+/// Makes a shared receive queue, changes and queries it, and makes a queue pair that receives from it.
+fn shared_receives(ctx: &Arc<Ucontext>, pd: &Handle, cq: &Handle) -> (Handle, Handle) {
+    let request = CreateSrq { pd, max_wr: 100, max_sge: 3, limit: 7, user_handle: ctx.next_user_handle() };
+    let CreatedSrq { handle: srq, max_sge } = ctx.create_srq(&request, &[], &mut [0; 24]).unwrap();
+    assert_eq!(max_sge, 3);
+    for (change, address) in [(ModifySrq::Limit(5), 0_u64), (ModifySrq::MaxWr(200), 0x7f00_1234_5678)] {
+        // SAFETY: the fake kernel does not touch the memory.
+        unsafe { ctx.modify_srq(&srq, change, address.as_bytes()) }.unwrap();
+    }
+    assert_eq!(ctx.query_srq(&srq).unwrap(), SrqAttr { max_wr: 127, max_sge: 3, limit: 5 });
+    let cap = QpCap { max_send_wr: 16, max_recv_wr: 0, max_send_sge: 2, max_recv_sge: 0, max_inline_data: 0 };
+    let (user_handle, srq_of_qp) = (ctx.next_user_handle(), Some(&srq));
+    let request =
+        CreateQp { pd, send_cq: cq, recv_cq: cq, srq: srq_of_qp, qp_type: 2, sq_sig_all: false, cap, user_handle };
+    let qp = ctx.create_qp(&request, &[], &mut [0; 32]).unwrap().handle;
+    (srq, qp)
 }
 
 /// The commands that have only an ioctl method.

@@ -216,6 +216,12 @@ pub enum PostError {
     /// The queue pair is in a state that takes no such work request.
     #[error("the queue pair is in a state that takes no such work request")]
     BadState,
+    /// The queue pair takes its receives from a shared receive queue: post to that one.
+    #[error("the queue pair takes its receives from a shared receive queue: post to that one")]
+    SharedReceives,
+    /// The shared receive queue was resized, but its new ring could not be mapped. Resizing it once more mends that.
+    #[error("the shared receive queue could not be mapped after it was resized: resize it once more")]
+    Unmapped,
     /// The doorbell was refused by the kernel. The work requests are in the queue and go out with the next doorbell.
     #[error("the doorbell was refused: {0}")]
     Doorbell(Errno),

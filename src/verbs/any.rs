@@ -8,6 +8,7 @@ use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
 use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Handle;
+use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
 use crate::uverbs::wc::Wc;
 use crate::uverbs::wr::{PostError, SendWr, Sge};
 use std::sync::Arc;
@@ -51,6 +52,29 @@ impl Backend for Any {
         match driver {
             DriverId::RXE => Rxe::create_cq(driver, request).map(|(handle, cq)| (handle, AnyCq::Rxe(cq))),
             _ => Err(no_provider(Verb::CreateCq, driver)),
+        }
+    }
+
+    fn resize_cq(context: &Arc<Ucontext>, handle: &Handle, cq: &mut AnyCq, cqe: u32) -> Result<(), Error> {
+        match cq {
+            AnyCq::Rxe(cq) => Rxe::resize_cq(context, handle, cq, cqe),
+        }
+    }
+
+    fn create_srq(
+        driver: DriverId,
+        context: &Arc<Ucontext>,
+        request: &CreateSrq<'_>,
+    ) -> Result<(Handle, AnyRq), Error> {
+        match driver {
+            DriverId::RXE => Rxe::create_srq(driver, context, request).map(|(handle, rq)| (handle, AnyRq::Rxe(rq))),
+            _ => Err(no_provider(Verb::CreateSrq, driver)),
+        }
+    }
+
+    fn modify_srq(context: &Arc<Ucontext>, handle: &Handle, queue: &mut AnyRq, change: ModifySrq) -> Result<(), Error> {
+        match queue {
+            AnyRq::Rxe(queue) => Rxe::modify_srq(context, handle, queue, change),
         }
     }
 
@@ -126,8 +150,14 @@ impl RecvOps for AnyRq {
     fn remaining(&mut self) -> u32 {
         each!(AnyRq, self, rq => rq.remaining())
     }
+    fn full(&self) -> PostError {
+        each!(AnyRq, self, rq => rq.full())
+    }
     fn capacity(&self) -> u32 {
         each!(AnyRq, self, rq => rq.capacity())
+    }
+    fn max_sge(&self) -> u32 {
+        each!(AnyRq, self, rq => rq.max_sge())
     }
     fn is_idle(&mut self) -> bool {
         each!(AnyRq, self, rq => RecvOps::is_idle(rq))

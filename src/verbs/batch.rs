@@ -197,7 +197,7 @@ impl<'qp, P: Provider> RecvBatch<'qp, P> {
     /// Checks once that `n` more work requests fit.
     #[inline(always)]
     pub fn reserve(&mut self, n: u32) -> Result<(), PostError> {
-        if self.rq.remaining() < n { Err(PostError::QueueFull) } else { Ok(()) }
+        if self.rq.remaining() < n { Err(self.rq.full()) } else { Ok(()) }
     }
 
     /// One receive: a message goes into `sges`, in order. No entries at all take messages without payload.

@@ -22,6 +22,7 @@ mod qp_type;
 mod registry;
 mod scope;
 mod slots;
+mod srq;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transition;
@@ -36,6 +37,7 @@ pub use crate::uverbs::errno::Errno;
 pub use crate::uverbs::error::{Error, Lacking, Transition, Verb};
 pub use crate::uverbs::event::AsyncEventType;
 pub use crate::uverbs::object::{Leak, ObjectKind};
+pub use crate::uverbs::shared_receive_queue::SrqAttr;
 pub use crate::uverbs::types::{
     Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, QKey, Qpn, Rkey,
 };
@@ -60,5 +62,6 @@ pub use provider::{Any, Provider, Rxe};
 pub use qp::Qp;
 pub use qp_type::{Connected, QpType, Rc, Uc, Ud};
 pub use scope::Scope;
+pub use srq::{Srq, SrqBuilder};
 pub use transition::Transport;
 pub use wc::Completion;

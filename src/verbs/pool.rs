@@ -234,17 +234,22 @@ impl<P: Provider> RecvSide<P> {
         if !self.ready {
             return Err(SlotError { error: PostError::BadState, slot: Some(slot) });
         }
-        let sge = Sge::from_raw(slot.bytes() as u64, slot.pool.slot_bytes as u32, slot.pool.mr.lkey());
-        let rq = &mut *self.rq;
-        rq.begin();
-        if let Err(error) = rq.push(slot.wr_id(), &[sge]) {
-            rq.rollback();
-            return Err(SlotError { error, slot: Some(slot) });
-        }
-        slot.into_posted();
-        rq.submit();
-        Ok(())
+        post_recv_slot(&mut *self.rq, slot)
     }
+}
+
+/// Posts a receive into a slot, to a queue that takes receives now.
+#[inline]
+pub(super) fn post_recv_slot(rq: &mut impl RecvOps, slot: Slot) -> Result<(), SlotError> {
+    let sge = Sge::from_raw(slot.bytes() as u64, slot.pool.slot_bytes as u32, slot.pool.mr.lkey());
+    rq.begin();
+    if let Err(error) = rq.push(slot.wr_id(), &[sge]) {
+        rq.rollback();
+        return Err(SlotError { error, slot: Some(slot) });
+    }
+    slot.into_posted();
+    rq.submit();
+    Ok(())
 }
 
 /// Indexes that are free: a stack without a lock, after R. K. Treiber. The head carries a count that changes with every

@@ -10,6 +10,7 @@ use super::provider::{Any, Provider};
 use super::qp::Qp;
 use super::qp_core::QpCore;
 use super::qp_type::{Connected, QpType, Rc, Uc, Ud};
+use super::srq::Srq;
 use super::transition::Transport;
 use crate::uverbs::attr::{QpCap, QpState};
 use crate::uverbs::errno::Errno;
@@ -47,6 +48,7 @@ pub struct QpBuilder<'a, P: Provider = Any, T: QpType = Rc> {
     pd: &'a Pd,
     send_cq: &'a Cq<P>,
     recv_cq: &'a Cq<P>,
+    srq: Option<&'a Srq<P>>,
     cap: QpCap,
     signal_all: bool,
     port: PortNum,
@@ -102,6 +104,7 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
             pd,
             send_cq,
             recv_cq,
+            srq: None,
             cap,
             signal_all: false,
             port: PortNum::ONE,
@@ -124,6 +127,14 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
     /// Receives that fit at once. Default 16.
     pub fn max_recv_wr(mut self, n: u32) -> Self {
         self.cap.max_recv_wr = n;
+        self
+    }
+
+    /// Take receives from `srq`, as other queue pairs do too. [`max_recv_wr`](Self::max_recv_wr) and
+    /// [`max_recv_sge`](Self::max_recv_sge) then mean nothing, and receives are posted to `srq` only. Their completions
+    /// still go to this queue pair's receive completion queue.
+    pub fn srq(mut self, srq: &'a Srq<P>) -> Self {
+        self.srq = Some(srq);
         self
     }
 
@@ -183,7 +194,10 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
 
     /// Makes the queue pair and puts it in state INIT: it takes receives, and can be connected.
     #[doc(alias = "ibv_create_qp")]
-    pub fn build(self) -> Result<PreparedQp<P, T>, Error> {
+    pub fn build(mut self) -> Result<PreparedQp<P, T>, Error> {
+        if self.srq.is_some() {
+            (self.cap.max_recv_wr, self.cap.max_recv_sge) = (0, 0);
+        }
         let context = &self.pd.inner().context;
         context.check_port(Verb::CreateQp, self.port)?;
         self.check_caps()?;
@@ -193,6 +207,7 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
             self.pd,
             self.send_cq.shared(),
             self.recv_cq.shared(),
+            self.srq.map(Srq::shared),
             T::TRANSPORT,
             self.cap,
             self.signal_all,

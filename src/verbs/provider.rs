@@ -9,6 +9,7 @@ use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
 use crate::uverbs::error::Error;
 use crate::uverbs::object::Handle;
+use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
 use crate::uverbs::types::Qpn;
 use crate::uverbs::wc::Wc;
 use crate::uverbs::wr::{PostError, SendWr, Sge};
@@ -43,6 +44,22 @@ pub(crate) mod sealed {
 
         fn create_cq(driver: DriverId, request: CqRequest<'_>) -> Result<(Handle, Self::Cq), Error>;
 
+        /// Makes it hold at least `cqe` completions, and keeps those that were not polled.
+        fn resize_cq(context: &Arc<Ucontext>, handle: &Handle, cq: &mut Self::Cq, cqe: u32) -> Result<(), Error>;
+
+        fn create_srq(
+            driver: DriverId,
+            context: &Arc<Ucontext>,
+            request: &CreateSrq<'_>,
+        ) -> Result<(Handle, Self::Rq), Error>;
+
+        fn modify_srq(
+            context: &Arc<Ucontext>,
+            handle: &Handle,
+            queue: &mut Self::Rq,
+            change: ModifySrq,
+        ) -> Result<(), Error>;
+
         fn create_qp(
             driver: DriverId,
             context: &Arc<Ucontext>,
@@ -62,14 +79,17 @@ pub(crate) mod sealed {
         fn resync(&mut self);
     }
 
-    /// The receive queue of a queue pair, used like [`SendOps`].
+    /// A receive queue, of one queue pair or shared by several, used like [`SendOps`].
     pub trait RecvOps: Send {
         fn begin(&mut self);
         fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError>;
         fn submit(&mut self);
         fn rollback(&mut self);
         fn remaining(&mut self) -> u32;
+        /// Why nothing fits when nothing remains.
+        fn full(&self) -> PostError;
         fn capacity(&self) -> u32;
+        fn max_sge(&self) -> u32;
         fn is_idle(&mut self) -> bool;
         fn resync(&mut self);
     }
@@ -121,6 +141,23 @@ pub(crate) mod sealed {
 
         fn create_cq(_: DriverId, r: CqRequest<'_>) -> Result<(Handle, RxeCq), Error> {
             rxe::create_cq(r.context, r.cqe, r.user_handle, r.channel, r.comp_vector)
+        }
+
+        fn resize_cq(context: &Arc<Ucontext>, handle: &Handle, cq: &mut RxeCq, cqe: u32) -> Result<(), Error> {
+            rxe::resize_cq(context, handle, cq, cqe)
+        }
+
+        fn create_srq(_: DriverId, context: &Arc<Ucontext>, request: &CreateSrq<'_>) -> Result<(Handle, RxeRq), Error> {
+            rxe::create_srq(context, request)
+        }
+
+        fn modify_srq(
+            context: &Arc<Ucontext>,
+            handle: &Handle,
+            queue: &mut RxeRq,
+            change: ModifySrq,
+        ) -> Result<(), Error> {
+            rxe::modify_srq(context, handle, queue, change)
         }
 
         fn create_qp(
@@ -186,8 +223,14 @@ pub(crate) mod sealed {
         fn remaining(&mut self) -> u32 {
             RxeRq::remaining(self)
         }
+        fn full(&self) -> PostError {
+            RxeRq::full(self)
+        }
         fn capacity(&self) -> u32 {
             RxeRq::capacity(self)
+        }
+        fn max_sge(&self) -> u32 {
+            RxeRq::max_sge(self)
         }
         fn is_idle(&mut self) -> bool {
             RxeRq::remaining(self) == RxeRq::capacity(self)

@@ -16,6 +16,7 @@ use super::provider::Provider;
 use super::provider::sealed::{NewQp, RecvOps, SendOps};
 use super::qp_type::QpType;
 use super::registry::Source;
+use super::srq::SrqShared;
 use super::transition::{self, Transport};
 use crate::uverbs::attr::{CreateQp, QpAttr, QpCap, QpState};
 use crate::uverbs::errno::Errno;
@@ -60,6 +61,7 @@ pub(super) struct QpShared<P: Provider> {
     pub(super) pd: Arc<PdInner>,
     pub(super) send_cq: Arc<CqShared>,
     pub(super) recv_cq: Arc<CqShared>,
+    pub(super) srq: Option<Arc<SrqShared>>,
     parked: Mutex<Parked<P>>,
 }
 
@@ -74,6 +76,7 @@ impl<P: Provider> QpCore<P> {
         pd: &Pd,
         send_cq: &Arc<CqShared>,
         recv_cq: &Arc<CqShared>,
+        srq: Option<&Arc<SrqShared>>,
         transport: Transport,
         cap: QpCap,
         sq_sig_all: bool,
@@ -86,11 +89,18 @@ impl<P: Provider> QpCore<P> {
                 return Err(Error::invalid(Verb::CreateQp, what, "foreign", limit));
             }
         }
+        if let Some(srq) = srq
+            && !Arc::ptr_eq(&srq.pd.context, context)
+        {
+            let limit = "it belongs to another context than the protection domain";
+            return Err(Error::invalid(Verb::CreateQp, "shared receive queue", "foreign", limit));
+        }
         let user_handle = context.ucontext.next_user_handle();
         let request = CreateQp {
             pd: &pd.handle,
             send_cq: &send_cq.handle,
             recv_cq: &recv_cq.handle,
+            srq: srq.map(|srq| &srq.handle),
             qp_type: transport.raw(),
             sq_sig_all,
             cap,
@@ -102,6 +112,9 @@ impl<P: Provider> QpCore<P> {
         if !Arc::ptr_eq(send_cq, recv_cq) {
             recv_cq.attached.fetch_add(1, Ordering::Relaxed);
         }
+        if let Some(srq) = srq {
+            srq.attached.fetch_add(1, Ordering::Relaxed);
+        }
         let shared = Arc::new(QpShared {
             handle,
             qpn,
@@ -111,6 +124,7 @@ impl<P: Provider> QpCore<P> {
             user_handle,
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
+            srq: srq.cloned(),
             pd,
             parked: Mutex::new(Parked { sq: None, rq: None }),
         });
@@ -222,14 +236,19 @@ impl<P: Provider> Drop for RecvSide<P> {
 /// Both sides are gone: destroys the kernel's queue pair, then frees the queues.
 impl<P: Provider> Drop for QpShared<P> {
     fn drop(&mut self) {
+        let Parked { sq, rq } = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !self.handle.destroy_or_leak() {
+            // It is still there, and may put completions into its completion queues.
+            std::mem::forget((sq.take(), rq.take()));
+            return;
+        }
         self.pd.context.registry.remove(self.user_handle);
         self.send_cq.attached.fetch_sub(1, Ordering::Relaxed);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
             self.recv_cq.attached.fetch_sub(1, Ordering::Relaxed);
         }
-        let Parked { sq, rq } = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !self.handle.destroy_or_leak() {
-            std::mem::forget((sq.take(), rq.take()));
+        if let Some(srq) = &self.srq {
+            srq.attached.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -43,7 +43,6 @@ const MAX_KEPT: usize = 1024;
 pub(super) enum Source {
     Cq(Arc<Health>),
     Qp(Qpn),
-    #[allow(dead_code, reason = "shared receive queues register themselves with this")]
     Srq,
 }
 

@@ -71,6 +71,9 @@ impl<P: Provider, T: QpType> Qp<P, T> {
         if self.core.shared().send_cq.id != cq.id() || self.core.shared().recv_cq.id != cq.id() {
             return refuse("the completion queue must be that of the queue pair's both queues");
         }
+        if self.core.shared().srq.is_some() {
+            return refuse("its receives come from a shared receive queue, and may complete here at any time");
+        }
         if !cq.is_quiet() || !self.core.send.sq.is_idle() || !self.core.recv.rq.is_idle() {
             return refuse("earlier work requests are still under way, or other queue pairs use the completion queue");
         }

@@ -13,7 +13,7 @@ use crate::target::Target;
 use fastrand::Rng;
 use ironverbs::{
     AccessFlags, AckTimeout, CompChannel, ConnectOptions, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd, PortNum,
-    PostError, PreparedQp, Psn, Qp, QpBuilder, RecvBatch, RemoteAddr, SendBatch, Sge, Wc, WcOpcode, WcStatus,
+    PostError, PreparedQp, Psn, Qp, QpBuilder, RecvBatch, RemoteAddr, SendBatch, Sge, Srq, Wc, WcOpcode, WcStatus,
 };
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -133,6 +133,11 @@ impl Half {
 
 /// A queue pair of that kind, not connected yet.
 pub fn prepare(target: &Target, pd: &Pd, send_cq: &Cq, recv_cq: &Cq, setup: &Setup) -> PreparedQp {
+    builder(target, pd, send_cq, recv_cq, setup).build().unwrap()
+}
+
+/// As [`prepare`], up to the last settings.
+pub fn builder<'a>(target: &Target, pd: &'a Pd, send_cq: &'a Cq, recv_cq: &'a Cq, setup: &Setup) -> QpBuilder<'a> {
     let mut builder = QpBuilder::rc(pd, send_cq, recv_cq)
         .port(target.port)
         .max_send_wr(setup.send_wr)
@@ -148,7 +153,7 @@ pub fn prepare(target: &Target, pd: &Pd, send_cq: &Cq, recv_cq: &Cq, setup: &Set
     if let Some(psn) = setup.psn {
         builder = builder.psn(psn);
     }
-    builder.build().unwrap()
+    builder
 }
 
 /// Connects with the setup's options.
@@ -323,7 +328,21 @@ pub fn try_send<R>(qp: &mut Qp, fill: impl FnOnce(&mut SendBatch<'_>) -> Result<
 
 /// Posts a batch of receives.
 pub fn try_recv<R>(qp: &mut Qp, fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>) -> Result<R, PostError> {
-    let mut batch = qp.recv_batch();
+    submit_recv(qp.recv_batch(), fill)
+}
+
+/// Posts a batch of receives to a shared receive queue.
+pub fn try_recv_shared<R>(
+    srq: &mut Srq,
+    fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>,
+) -> Result<R, PostError> {
+    submit_recv(srq.recv_batch(), fill)
+}
+
+fn submit_recv<R>(
+    mut batch: RecvBatch<'_>,
+    fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>,
+) -> Result<R, PostError> {
     let result = fill(&mut batch)?;
     // SAFETY: see the module's argument.
     unsafe { batch.submit()? }

@@ -19,6 +19,7 @@ mod pool;
 mod rings;
 mod scope;
 mod seen;
+mod srq;
 mod states;
 mod target;
 mod threads;
@@ -37,6 +38,7 @@ fn main() -> std::process::ExitCode {
         lifetime::TESTS,
         pool::TESTS,
         scope::TESTS,
+        srq::TESTS,
         limits::TESTS,
         threads::TESTS,
         volume::TESTS,

@@ -18,6 +18,9 @@ fn structures_and_opcodes() {
             structure!(RecvWqe as "struct rxe_recv_wqe" { wr_id, reserved, padding, dma }),
             structure!(MmapInfo as "struct mminfo" { offset, size, pad }),
             structure!(CreateCqResp as "struct rxe_create_cq_resp" { mi }),
+            structure!(ResizeCqResp as "struct rxe_resize_cq_resp" { mi }),
+            structure!(CreateSrqResp as "struct rxe_create_srq_resp" { mi, srq_num, reserved }),
+            structure!(ModifySrqCmd as "struct rxe_modify_srq_cmd" { mmap_info_addr }),
             structure!(CreateQpResp as "struct rxe_create_qp_resp" { rq_mi, sq_mi }),
         ],
         constants: constants!(

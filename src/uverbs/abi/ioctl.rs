@@ -57,6 +57,7 @@ pub mod object {
     pub const COMP_CHANNEL: u16 = 2;
     pub const CQ: u16 = 3;
     pub const QP: u16 = 4;
+    pub const SRQ: u16 = 5;
     pub const MR: u16 = 7;
     pub const ASYNC_EVENT: u16 = 16;
 }
@@ -99,6 +100,10 @@ pub mod method {
     pub const QP_CREATE: Method = on(object::QP, 0);
     #[doc(alias = "UVERBS_METHOD_QP_DESTROY")]
     pub const QP_DESTROY: Method = on(object::QP, 1);
+    #[doc(alias = "UVERBS_METHOD_SRQ_CREATE")]
+    pub const SRQ_CREATE: Method = on(object::SRQ, 0);
+    #[doc(alias = "UVERBS_METHOD_SRQ_DESTROY")]
+    pub const SRQ_DESTROY: Method = on(object::SRQ, 1);
     #[doc(alias = "UVERBS_METHOD_MR_DESTROY")]
     pub const MR_DESTROY: Method = on(object::MR, 1);
     #[doc(alias = "UVERBS_METHOD_ASYNC_EVENT_ALLOC")]
@@ -167,9 +172,9 @@ pub mod attr {
     }
 
     pub mod destroy {
-        /// The object; the same number in the destroy methods of PD, MR, CQ and QP.
+        /// The object; the same number in the destroy methods of PD, MR, CQ, QP and SRQ.
         pub const HANDLE: u16 = 0;
-        /// Counts of reported events, out (CQ and QP only).
+        /// Counts of reported events, out (CQ, QP and SRQ only).
         pub const RESP: u16 = 1;
     }
 
@@ -192,6 +197,8 @@ pub mod attr {
         /// New object.
         pub const HANDLE: u16 = 0;
         pub const PD_HANDLE: u16 = 2;
+        /// Optional.
+        pub const SRQ_HANDLE: u16 = 3;
         pub const SEND_CQ_HANDLE: u16 = 4;
         pub const RECV_CQ_HANDLE: u16 = 5;
         /// `u64`: comes back in events.
@@ -206,6 +213,26 @@ pub mod attr {
         pub const RESP_CAP: u16 = 13;
         /// `u32` out.
         pub const RESP_QP_NUM: u16 = 14;
+    }
+
+    pub mod create_srq {
+        /// New object.
+        pub const HANDLE: u16 = 0;
+        pub const PD_HANDLE: u16 = 1;
+        /// `u64`: comes back in events.
+        pub const USER_HANDLE: u16 = 4;
+        /// `u32`: receives asked for.
+        pub const MAX_WR: u16 = 5;
+        /// `u32`: scatter/gather entries of a receive.
+        pub const MAX_SGE: u16 = 6;
+        /// `u32`: fewer receives than this give an event, once; 0 for none.
+        pub const LIMIT: u16 = 7;
+        /// Constant: see `srq_type`.
+        pub const TYPE: u16 = 9;
+        /// `u32` out.
+        pub const RESP_MAX_WR: u16 = 11;
+        /// `u32` out.
+        pub const RESP_MAX_SGE: u16 = 12;
     }
 
     pub mod async_event_alloc {

@@ -97,6 +97,15 @@ pub struct DestroyQpResp {
 }
 layout!(DestroyQpResp, 4);
 
+/// Count of events that were ever reported for a shared receive queue.
+#[doc(alias = "ib_uverbs_destroy_srq_resp")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DestroySrqResp {
+    pub events_reported: u32,
+}
+layout!(DestroySrqResp, 4);
+
 /// Record read from a completion channel.
 #[doc(alias = "ib_uverbs_comp_event_desc")]
 #[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
@@ -164,4 +173,10 @@ pub mod qp_type {
     pub const UC: u8 = 3;
     #[doc(alias = "IB_UVERBS_QPT_UD")]
     pub const UD: u8 = 4;
+}
+
+/// Kinds of shared receive queues (`enum ib_uverbs_srq_type`).
+pub mod srq_type {
+    #[doc(alias = "IB_UVERBS_SRQT_BASIC")]
+    pub const BASIC: u8 = 0;
 }

@@ -131,6 +131,7 @@ static METHODS: &[MethodSpec] = &[
         attrs: attrs![
             create_qp::HANDLE NewObject,
             create_qp::PD_HANDLE Object,
+            create_qp::SRQ_HANDLE Object,
             create_qp::SEND_CQ_HANDLE Object,
             create_qp::RECV_CQ_HANDLE Object,
             create_qp::USER_HANDLE In,
@@ -144,6 +145,26 @@ static METHODS: &[MethodSpec] = &[
     MethodSpec {
         method: method::QP_DESTROY,
         name: "QP.DESTROY",
+        attrs: attrs![destroy::HANDLE Object, destroy::RESP Out],
+    },
+    MethodSpec {
+        method: method::SRQ_CREATE,
+        name: "SRQ.CREATE",
+        attrs: attrs![
+            create_srq::HANDLE NewObject,
+            create_srq::PD_HANDLE Object,
+            create_srq::USER_HANDLE In,
+            create_srq::MAX_WR In,
+            create_srq::MAX_SGE In,
+            create_srq::LIMIT In,
+            create_srq::TYPE Const,
+            create_srq::RESP_MAX_WR Out,
+            create_srq::RESP_MAX_SGE Out,
+        ],
+    },
+    MethodSpec {
+        method: method::SRQ_DESTROY,
+        name: "SRQ.DESTROY",
         attrs: attrs![destroy::HANDLE Object, destroy::RESP Out],
     },
     MethodSpec {
@@ -161,6 +182,7 @@ pub fn object_name(id: u16) -> Option<&'static str> {
         object::COMP_CHANNEL => "COMP_CHANNEL",
         object::CQ => "CQ",
         object::QP => "QP",
+        object::SRQ => "SRQ",
         object::MR => "MR",
         object::ASYNC_EVENT => "ASYNC_EVENT",
         _ => return None,
@@ -209,6 +231,7 @@ write_commands! {
     DEREG_MR write::DeregMr => ();
     CREATE_COMP_CHANNEL write::CreateCompChannel => write::CreateCompChannelResp;
     CREATE_CQ write::CreateCq => write::CreateCqResp;
+    RESIZE_CQ write::ResizeCq => write::ResizeCqResp;
     DESTROY_CQ write::DestroyCq => verbs::DestroyCqResp;
     REQ_NOTIFY_CQ write::ReqNotifyCq => ();
     CREATE_QP write::CreateQp => write::CreateQpResp;
@@ -216,6 +239,10 @@ write_commands! {
     MODIFY_QP write::ModifyQp => ();
     DESTROY_QP write::DestroyQp => verbs::DestroyQpResp;
     POST_SEND write::PostSend => write::PostSendResp;
+    CREATE_SRQ write::CreateSrq => write::CreateSrqResp;
+    MODIFY_SRQ write::ModifySrq => ();
+    QUERY_SRQ write::QuerySrq => write::QuerySrqResp;
+    DESTROY_SRQ write::DestroySrq => verbs::DestroySrqResp;
 }
 
 /// How an attribute's value is shown.
@@ -226,6 +253,7 @@ pub fn show_attr(method: Method, id: u16) -> Show {
         (method::QUERY_GID_ENTRY, attr::query_gid_entry::RESP_ENTRY) => show::<verbs::GidEntry>,
         (method::CQ_DESTROY, attr::destroy::RESP) => show::<verbs::DestroyCqResp>,
         (method::QP_DESTROY, attr::destroy::RESP) => show::<verbs::DestroyQpResp>,
+        (method::SRQ_DESTROY, attr::destroy::RESP) => show::<verbs::DestroySrqResp>,
         _ => show_plain,
     }
 }

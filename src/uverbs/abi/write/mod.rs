@@ -6,18 +6,20 @@
 //! # Safety argument
 //!
 //! [`WriteCommand`] is an `unsafe trait` that promises that a request names no memory of the caller. It is implemented
-//! by hand for each structure below; the two that do name memory (`RegMr`, and any request's `response`, which is filled
-//! in where the command is sent) are set apart.
+//! by hand for each structure below; those that do name memory (`RegMr`, a driver's part of `ModifySrq`, and any request's
+//! `response`, which is filled in where the command is sent) are set apart.
 #![allow(unsafe_code)]
 
 mod device;
 mod objects;
+mod srq;
 
 pub use device::*;
 pub use objects::*;
+pub use srq::*;
 
 use super::layout;
-use super::verbs::{DestroyCqResp, DestroyQpResp, QueryPortResp};
+use super::verbs::{DestroyCqResp, DestroyQpResp, DestroySrqResp, QueryPortResp};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bit of a command number that marks the extended form, which has [`ExCmdHdr`] and counts 8-byte words.
@@ -38,6 +40,7 @@ pub mod command {
     pub const DEREG_MR: u32 = 13;
     pub const CREATE_COMP_CHANNEL: u32 = 17;
     pub const CREATE_CQ: u32 = 18;
+    pub const RESIZE_CQ: u32 = 19;
     pub const DESTROY_CQ: u32 = 20;
     pub const REQ_NOTIFY_CQ: u32 = 23;
     pub const CREATE_QP: u32 = 24;
@@ -45,6 +48,10 @@ pub mod command {
     pub const MODIFY_QP: u32 = 26;
     pub const DESTROY_QP: u32 = 27;
     pub const POST_SEND: u32 = 28;
+    pub const CREATE_SRQ: u32 = 32;
+    pub const MODIFY_SRQ: u32 = 33;
+    pub const QUERY_SRQ: u32 = 34;
+    pub const DESTROY_SRQ: u32 = 35;
     pub const EX_QUERY_DEVICE: u32 = EXTENDED | 1;
 }
 
@@ -86,6 +93,7 @@ commands! {
     DeregMr = DEREG_MR -> ();
     CreateCompChannel = CREATE_COMP_CHANNEL -> CreateCompChannelResp;
     CreateCq = CREATE_CQ -> CreateCqResp;
+    ResizeCq = RESIZE_CQ -> ResizeCqResp;
     DestroyCq = DESTROY_CQ -> DestroyCqResp;
     ReqNotifyCq = REQ_NOTIFY_CQ -> ();
     CreateQp = CREATE_QP -> CreateQpResp;
@@ -93,6 +101,9 @@ commands! {
     ModifyQp = MODIFY_QP -> ();
     DestroyQp = DESTROY_QP -> DestroyQpResp;
     PostSend = POST_SEND -> PostSendResp;
+    CreateSrq = CREATE_SRQ -> CreateSrqResp;
+    QuerySrq = QUERY_SRQ -> QuerySrqResp;
+    DestroySrq = DESTROY_SRQ -> DestroySrqResp;
 }
 
 /// Head of a command given to write().

@@ -109,6 +109,27 @@ pub struct CreateCqResp {
 }
 layout!(CreateCqResp, 8, cqe @ 4);
 
+/// Makes a completion queue larger or smaller.
+#[doc(alias = "ib_uverbs_resize_cq")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ResizeCq {
+    pub response: u64,
+    pub cq_handle: u32,
+    pub cqe: u32,
+}
+layout!(ResizeCq, 16, cq_handle @ 8, cqe @ 12);
+
+/// Answer to [`ResizeCq`].
+#[doc(alias = "ib_uverbs_resize_cq_resp")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct ResizeCqResp {
+    pub cqe: u32,
+    pub reserved: u32,
+}
+layout!(ResizeCqResp, 8, cqe @ 0);
+
 /// Destroys a completion queue.
 #[doc(alias = "ib_uverbs_destroy_cq")]
 #[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
@@ -151,7 +172,7 @@ pub struct CreateQp {
     pub is_srq: u8,
     pub reserved: u8,
 }
-layout!(CreateQp, 56, pd_handle @ 16, max_send_wr @ 32, sq_sig_all @ 52, qp_type @ 53);
+layout!(CreateQp, 56, pd_handle @ 16, srq_handle @ 28, max_send_wr @ 32, sq_sig_all @ 52, qp_type @ 53, is_srq @ 54);
 
 /// Answer to [`CreateQp`].
 #[doc(alias = "ib_uverbs_create_qp_resp")]

@@ -1,0 +1,232 @@
+//! Shared receive queues.
+
+use super::batch::RecvBatch;
+use super::device::{Context, ContextInner};
+use super::events::SrqId;
+use super::mr::CloseError;
+use super::pd::{Pd, PdInner};
+use super::pool::{self, Slot, SlotError};
+use super::provider::sealed::RecvOps;
+use super::provider::{Any, Provider};
+use super::registry::Source;
+use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::object::Handle;
+use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq, SrqAttr};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Shared receive queue (SRQ): receives that any of many queue pairs takes when a message comes.
+///
+/// A server with a thousand clients posts as many receives as messages are under way, and not as many for each client. A
+/// message takes the receive that was posted first; its completion goes to the receive completion queue of the queue pair it
+/// came in by.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context, cq: &ironverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+/// use ironverbs::{Pool, QpBuilder};
+/// let pd = &context.alloc_pd()?;
+/// let pool = Pool::new(pd, 512, 4096)?;
+/// let mut srq = context.create_srq(pd, 512)?;
+/// while let Some(slot) = pool.take() {
+///     srq.recv_slot(slot)?;
+/// }
+/// let one = QpBuilder::rc(pd, cq, cq).srq(&srq).build()?;
+/// let other = QpBuilder::rc(pd, cq, cq).srq(&srq).build()?;
+/// srq.arm_limit(64)?; // an SRQ_LIMIT_REACHED event, once, when fewer than 64 receives are left
+/// # Ok(()) }
+/// ```
+///
+/// Post from one thread at a time (`&mut self`), which need not be that of any of its queue pairs. It may be dropped before
+/// the queue pairs: the kernel's side stays until the last of them is gone, and what was posted is still received into.
+///
+/// **Nothing flushes it.** A queue pair that goes to the error state, or is destroyed, gives back no receive but the one that
+/// a message is just being received into. What no message took stays posted, until the shared receive queue is destroyed: no
+/// completion tells of it, and a [`Slot`] that was in it is lost to its pool.
+#[doc(alias = "ibv_srq")]
+pub struct Srq<P: Provider = Any> {
+    queue: P::Rq,
+    shared: Arc<SrqShared>,
+}
+
+/// What the queue pairs of a shared receive queue keep of it.
+pub(super) struct SrqShared {
+    pub(super) handle: Handle,
+    pub(super) id: SrqId,
+    pub(super) pd: Arc<PdInner>,
+    /// Queue pairs that use it.
+    pub(super) attached: AtomicU32,
+    /// Receives that it holds at most.
+    pub(super) capacity: AtomicU32,
+}
+
+/// Settings of a shared receive queue to be made.
+pub struct SrqBuilder<'a, P: Provider = Any> {
+    context: Arc<ContextInner>,
+    pd: &'a Pd,
+    max_wr: u32,
+    max_sge: u32,
+    limit: u32,
+    provider: PhantomData<P>,
+}
+
+impl<P: Provider> Context<P> {
+    /// A shared receive queue that holds at least `max_wr` receives, of one scatter/gather entry each.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, pd: &Pd, max_wr: u32) -> Result<Srq<P>, Error> {
+        self.srq_builder(pd, max_wr).build()
+    }
+
+    /// As [`create_srq`](Self::create_srq), with more settings.
+    pub fn srq_builder<'a>(&self, pd: &'a Pd, max_wr: u32) -> SrqBuilder<'a, P> {
+        SrqBuilder { context: self.inner().clone(), pd, max_wr, max_sge: 1, limit: 0, provider: PhantomData }
+    }
+}
+
+impl<P: Provider> SrqBuilder<'_, P> {
+    /// Scatter/gather entries of one receive. Default 1.
+    pub fn max_sge(mut self, n: u32) -> Self {
+        self.max_sge = n;
+        self
+    }
+
+    /// As [`Srq::arm_limit`], from the start. Fewer receives than this are posted at first; that alone gives no event.
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Makes it.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn build(self) -> Result<Srq<P>, Error> {
+        let Self { context, pd, max_wr, max_sge, limit, provider: _ } = self;
+        if !Arc::ptr_eq(&pd.inner().context, &context) {
+            let limit = "it belongs to another context; allocate one on this context";
+            return Err(Error::invalid(Verb::CreateSrq, "protection domain", "foreign", limit));
+        }
+        check_max_wr(Verb::CreateSrq, max_wr, context.attr.max_srq_wr)?;
+        let most = context.attr.max_srq_sge;
+        if max_sge > most {
+            return Err(Error::invalid(Verb::CreateSrq, "max_sge", max_sge, format!("the device takes up to {most}")));
+        }
+        check_limit(Verb::CreateSrq, limit, max_wr)?;
+        let user_handle = context.ucontext.next_user_handle();
+        let request = CreateSrq { pd: &pd.inner().handle, max_wr, max_sge, limit, user_handle };
+        let (handle, queue) = P::create_srq(context.driver, &context.ucontext, &request)?;
+        context.registry.insert(user_handle, Source::Srq);
+        let shared = Arc::new(SrqShared {
+            handle,
+            id: SrqId(user_handle),
+            pd: pd.inner().clone(),
+            attached: AtomicU32::new(0),
+            capacity: AtomicU32::new(queue.capacity()),
+        });
+        Ok(Srq { queue, shared })
+    }
+}
+
+impl<P: Provider> Srq<P> {
+    /// What events about it carry.
+    pub fn id(&self) -> SrqId {
+        self.shared.id
+    }
+
+    /// How many receives it holds.
+    pub fn capacity(&self) -> u32 {
+        self.queue.capacity()
+    }
+
+    /// Scatter/gather entries that a receive takes at most.
+    pub fn max_sge(&self) -> u32 {
+        self.queue.max_sge()
+    }
+
+    /// Opens a batch of receives. One batch at a time: it borrows the queue.
+    #[doc(alias = "ibv_post_srq_recv")]
+    #[inline(always)]
+    pub fn recv_batch(&mut self) -> RecvBatch<'_, P> {
+        RecvBatch::new(&mut self.queue, true)
+    }
+
+    /// Posts a receive into a slot of a pool. The completion that brings it back comes to the completion queue of whichever
+    /// queue pair a message takes it by.
+    #[inline]
+    pub fn recv_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
+        pool::post_recv_slot(&mut self.queue, slot)
+    }
+
+    /// Asks the kernel for size and limit.
+    #[doc(alias = "ibv_query_srq")]
+    pub fn query(&self) -> Result<SrqAttr, Error> {
+        self.shared.pd.context.ucontext.query_srq(&self.shared.handle)
+    }
+
+    /// Asks for one [`SRQ_LIMIT_REACHED`](crate::AsyncEventType::SRQ_LIMIT_REACHED) event as soon as a message leaves fewer
+    /// than `limit` receives. The event disarms it: post more receives, then arm it again. 0 disarms it now.
+    #[doc(alias = "ibv_modify_srq")]
+    pub fn arm_limit(&mut self, limit: u32) -> Result<(), Error> {
+        check_limit(Verb::ModifySrq, limit, self.capacity())?;
+        self.modify(ModifySrq::Limit(limit))
+    }
+
+    /// Makes it hold at least `max_wr` receives. What is posted stays posted, in its order; queue pairs may receive
+    /// meanwhile. Refused by the kernel if more receives are posted, or if a limit above `max_wr` is armed.
+    #[doc(alias = "ibv_modify_srq")]
+    pub fn resize(&mut self, max_wr: u32) -> Result<(), Error> {
+        check_max_wr(Verb::ModifySrq, max_wr, self.shared.pd.context.attr.max_srq_wr)?;
+        self.modify(ModifySrq::MaxWr(max_wr))?;
+        self.shared.capacity.store(self.capacity(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Destroys it; or gives it back with the reason, as long as a queue pair uses it. Receives that are posted are gone with
+    /// it, and give no completion.
+    #[doc(alias = "ibv_destroy_srq")]
+    pub fn close(mut self) -> Result<(), CloseError<Self>> {
+        let destroyed = match Arc::get_mut(&mut self.shared) {
+            Some(alone) => alone.handle.destroy().map(drop),
+            None => {
+                let n = self.shared.attached.load(Ordering::Relaxed);
+                Err(Error::invalid(Verb::DestroySrq, "number of queue pairs on it", n, "drop them first"))
+            }
+        };
+        destroyed.map_err(|error| CloseError { error, object: self })
+    }
+
+    fn modify(&mut self, change: ModifySrq) -> Result<(), Error> {
+        let SrqShared { handle, pd, .. } = &*self.shared;
+        P::modify_srq(&pd.context.ucontext, handle, &mut self.queue, change)
+    }
+
+    pub(super) fn shared(&self) -> &Arc<SrqShared> {
+        &self.shared
+    }
+}
+
+fn check_max_wr(verb: Verb, max_wr: u32, most: u32) -> Result<(), Error> {
+    if max_wr == 0 || max_wr > most {
+        return Err(Error::invalid(verb, "max_wr", max_wr, format!("the device takes 1 to {most}")));
+    }
+    Ok(())
+}
+
+fn check_limit(verb: Verb, limit: u32, max_wr: u32) -> Result<(), Error> {
+    if limit > max_wr {
+        return Err(Error::invalid(verb, "limit", limit, format!("the queue holds {max_wr} receives")));
+    }
+    Ok(())
+}
+
+impl Drop for SrqShared {
+    fn drop(&mut self) {
+        self.pd.context.registry.remove(self.id.0);
+        // The handle destroys itself when it is dropped, after this, and before the protection domain.
+    }
+}
+
+impl<P: Provider> fmt::Debug for Srq<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Srq").field("id", &self.shared.id).field("capacity", &self.capacity()).finish()
+    }
+}
