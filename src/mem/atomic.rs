@@ -1,6 +1,7 @@
-//! The atomics of the rings: the standard library's, or loom's when the crate is built with `--cfg loom` to model them.
+//! The atomics of what threads share, with the device or each other: the standard library's, or loom's when the crate is
+//! built with `--cfg loom` to model them.
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, Ordering};
+pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicU32, Ordering};
+pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};

@@ -1,9 +1,14 @@
 //! Whether a completion queue can still be relied on: what the reader of asynchronous events tells its waiters.
 
+use crate::mem::atomic::{AtomicU8, Ordering};
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::wr::PollError;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(loom)]
+use loom::sync::Mutex;
+#[cfg(not(loom))]
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 /// What happened to a completion queue. Marked by whoever reads the event, also after the queue was dropped.
@@ -60,7 +65,7 @@ impl Health {
     }
 
     /// Has `waker` woken by the next mark. To be followed by a look at the state, since a mark may have come before.
-    #[cfg(feature = "tokio")]
+    #[cfg(any(feature = "tokio", loom))]
     pub(super) fn wake_later(&self, waker: &Waker) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if !waiting.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -79,3 +84,6 @@ impl Health {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_model;

@@ -11,6 +11,7 @@ mod gid;
 mod halves;
 mod health;
 mod mr;
+mod owners;
 mod pd;
 mod poll;
 mod pool;

@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 use super::mr::{AccessFlags, Mr, Pages};
+use super::owners::Owners;
 use super::pd::Pd;
 use super::provider::Provider;
 use super::provider::sealed::{RecvOps, SendOps};
@@ -27,7 +28,7 @@ use crate::uverbs::wr::{Payload, PostError, SendOp, SendWr, Sge, WrFlags};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A pool of registered buffers of equal size.
 ///
@@ -56,13 +57,12 @@ struct PoolInner {
     stride: usize,
     /// The high half of its work requests' numbers; never zero, never used twice in a process.
     id: u32,
-    posted: Box<[AtomicBool]>,
-    free: FreeList,
+    owners: Owners,
 }
 
 // SAFETY: `base` is the address of memory that `mr` owns; slots of it are reached by their one `Slot` only.
 unsafe impl Send for PoolInner {}
-// SAFETY: as above; the free list and the flags are atomic.
+// SAFETY: as above; who owns a slot is decided by atomics.
 unsafe impl Sync for PoolInner {}
 
 /// The high half of work request numbers that nobody else in this process uses, now or later. Never zero.
@@ -91,14 +91,13 @@ impl Pool {
         let mut mr = pd.alloc_mr(total, AccessFlags::LOCAL_WRITE)?;
         // SAFETY: only the pointer is kept; nothing is posted yet, and the reference ends here.
         let base = unsafe { mr.as_mut_slice().as_mut_ptr() };
-        let posted = (0..count).map(|_| AtomicBool::new(false)).collect();
-        let free = FreeList::full(count);
-        Ok(Self { inner: Arc::new(PoolInner { mr, base, slot_bytes, stride, id, posted, free }) })
+        let owners = Owners::new(count);
+        Ok(Self { inner: Arc::new(PoolInner { mr, base, slot_bytes, stride, id, owners }) })
     }
 
     /// A free slot, if there is one. Its bytes are whatever was last in it.
     pub fn take(&self) -> Option<Slot> {
-        let index = self.inner.free.pop()?;
+        let index = self.inner.owners.take()?;
         Some(Slot { pool: self.inner.clone(), index })
     }
 
@@ -109,8 +108,7 @@ impl Pool {
         let wc = completion.wc();
         let index = wc.wr_id as u32;
         let ours = (wc.wr_id >> 32) as u32 == self.inner.id;
-        let was_posted = |flag: &AtomicBool| flag.swap(false, Ordering::Acquire);
-        if ours && self.inner.posted.get(index as usize).is_some_and(was_posted) {
+        if ours && self.inner.owners.reclaim(index) {
             Ok((Slot { pool: self.inner.clone(), index }, wc))
         } else {
             Err(wc)
@@ -129,7 +127,7 @@ impl Pool {
 
     /// How many slots there are.
     pub fn count(&self) -> u32 {
-        self.inner.posted.len() as u32
+        self.inner.owners.count()
     }
 }
 
@@ -159,7 +157,7 @@ impl Slot {
 
     /// Ends the `Slot` without giving it back: the device has it now.
     fn into_posted(self) {
-        self.pool.posted[self.index as usize].store(true, Ordering::Release);
+        self.pool.owners.post(self.index);
         let mut this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never used again and its destructor does not run, so the count is given up exactly once. The
         // reclaimed `Slot` takes a count of its own.
@@ -191,7 +189,7 @@ impl DerefMut for Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.pool.free.push(self.index);
+        self.pool.owners.give_back(self.index);
     }
 }
 
@@ -250,51 +248,6 @@ pub(super) fn post_recv_slot(rq: &mut impl RecvOps, slot: Slot) -> Result<(), Sl
     slot.into_posted();
     rq.submit();
     Ok(())
-}
-
-/// Indexes that are free: a stack without a lock, after R. K. Treiber. The head carries a count that changes with every
-/// operation, so that a head seen again is the same one.
-struct FreeList {
-    /// Low half: index of the first plus one, zero for none. High half: the count.
-    head: AtomicU64,
-    /// For each index, the next one plus one.
-    next: Box<[AtomicU32]>,
-}
-
-impl FreeList {
-    fn full(count: u32) -> Self {
-        let next = (0..count).map(|i| AtomicU32::new(if i + 1 < count { i + 2 } else { 0 })).collect();
-        Self { head: AtomicU64::new(1), next }
-    }
-
-    fn pop(&self) -> Option<u32> {
-        let mut head = self.head.load(Ordering::Acquire);
-        loop {
-            let index = (head as u32).checked_sub(1)?;
-            let next = self.next[index as usize].load(Ordering::Relaxed);
-            let new = Self::bump(head, next);
-            match self.head.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => return Some(index),
-                Err(seen) => head = seen,
-            }
-        }
-    }
-
-    fn push(&self, index: u32) {
-        let mut head = self.head.load(Ordering::Relaxed);
-        loop {
-            self.next[index as usize].store(head as u32, Ordering::Relaxed);
-            let new = Self::bump(head, index + 1);
-            match self.head.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(seen) => head = seen,
-            }
-        }
-    }
-
-    fn bump(old: u64, first: u32) -> u64 {
-        (old >> 32).wrapping_add(1) << 32 | u64::from(first)
-    }
 }
 
 impl fmt::Debug for Pool {

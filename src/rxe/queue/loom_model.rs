@@ -337,7 +337,7 @@ fn loom_completion_queue_type() {
             cq.begin();
             while let Some(cqe) = cq.next() {
                 seen += 1;
-                assert_eq!(cqe.wr_id(), seen);
+                assert_eq!(cqe.wc().wr_id, seen);
             }
             cq.end();
             thread::yield_now();
