@@ -22,6 +22,8 @@ tests! {
     wait_finds_what_is_there_and_what_comes,
     wait_ends_when_nothing_comes,
     wait_loses_no_wake_up,
+    spinning_ends_at_the_deadline,
+    ping_pong_that_spins_before_it_blocks,
     documented_loop_loses_no_wake_up_with_edge_triggered_epoll,
     one_channel_serves_many_queues,
     events_of_a_dropped_queue_harm_nobody,
@@ -193,6 +195,45 @@ fn wait_loses_no_wake_up(target: &Target) {
     assert_eq!(spurious, 0, "a wait that says there is something means it");
     drop(go);
     sender.join().unwrap();
+}
+
+fn spinning_ends_at_the_deadline(target: &Target) {
+    let mut pair = Pair::new(target, &with_channels());
+    for spins in [0, 100, u32::MAX] {
+        let started = Instant::now();
+        assert!(!pair.b.cq.spin_then_wait(spins, SHORT).unwrap());
+        let waited = started.elapsed();
+        assert!(waited >= SHORT && waited < SHORT + Duration::from_secs(2), "{waited:?} with {spins} looks");
+    }
+    send_one(&mut pair, 1, WrFlags::NONE);
+    assert!(pair.b.cq.spin_then_wait(u32::MAX, PATIENCE).unwrap());
+    assert!(pair.b.cq.spin_then_wait(0, Duration::ZERO).unwrap(), "it is still there");
+}
+
+/// Reports of programs that hung on a software device: they polled, and it had no processor left. With one processor the
+/// budget is spent in vain each time, and yet this ends.
+fn ping_pong_that_spins_before_it_blocks(target: &Target) {
+    const ROUNDS: u64 = 1000;
+    let Pair { mut a, mut b } = Pair::new(target, &with_channels());
+    let next = |side: &mut Side, id| {
+        assert!(side.cq.spin_then_wait(2000, PATIENCE).unwrap(), "message {id} did not come within {PATIENCE:?}");
+        assert_eq!(side.cq.poll_one().unwrap().unwrap().wr_id, id);
+    };
+    b.recv(0, &[]);
+    let pong = thread::spawn(move || {
+        for id in 0..ROUNDS {
+            next(&mut b, id);
+            b.recv(id + 1, &[]);
+            b.send(|batch| batch.send(id, WrFlags::NONE, &[]));
+        }
+        b
+    });
+    for id in 0..ROUNDS {
+        a.recv(id, &[]);
+        a.send(|batch| batch.send(id, WrFlags::NONE, &[]));
+        next(&mut a, id);
+    }
+    pong.join().unwrap();
 }
 
 /// The loop of the channel's documentation on a descriptor that wakes once for each event: an event left unread would be

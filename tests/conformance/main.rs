@@ -16,6 +16,7 @@ mod limits;
 mod opcodes;
 mod polling;
 mod pool;
+mod qp_events;
 mod rings;
 mod scope;
 mod seen;
@@ -35,6 +36,7 @@ fn main() -> std::process::ExitCode {
         states::TESTS,
         events::TESTS,
         device_events::TESTS,
+        qp_events::TESTS,
         lifetime::TESTS,
         pool::TESTS,
         scope::TESTS,
