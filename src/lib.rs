@@ -36,18 +36,33 @@
 //! | send with no cost | [`Qp::send_batch`] and [`Mr`], one `unsafe` at [`SendBatch::submit`] |
 //! | send with no `unsafe` | [`Pool`] and [`Slot`] |
 //! | send from borrowed memory, simply | [`Qp::scope`] |
-//! | complete | [`Cq::poll`]; blocking: [`Cq::wait`], or [`CompChannel`] in an event loop |
+//! | complete | [`Cq::poll`]; blocking: [`Cq::wait`], [`Cq::spin_then_wait`], or [`CompChannel`] in an event loop |
+//! | await | module `tokio`, with the feature of that name |
 //! | know of what goes wrong elsewhere | [`AsyncEvents`] |
+//! | let a device go while objects are still there | [`Context::shutdown`] |
 //!
 //! # Threads
 //!
-//! Control objects ([`Context`], [`Pd`], [`CompChannel`], [`Pool`]) can be cloned and shared between threads. A [`Qp`] is
-//! posted to, and a [`Cq`] polled, by one thread at a time, which `&mut self` sees to; both can be moved to another thread,
-//! and a queue pair and its completion queue can live in different ones. No hot path takes a lock: a caller who wants to
-//! share a queue puts one around it, and sees its price.
+//! | object | threads |
+//! | --- | --- |
+//! | [`Context`], [`Pd`], [`CompChannel`], [`Pool`] | shared freely; clones are the same object |
+//! | [`AsyncEvents`], [`Mr`] (reading) | shared by reference; each event goes to one reader |
+//! | [`Qp`] | one at a time (`&mut self`), any; [`Qp::split`] makes two that work at once |
+//! | [`SendHalf`], [`RecvHalf`] | one at a time each, independent of each other |
+//! | [`Srq`] | one at a time posts; the queue pairs that receive from it can be anywhere |
+//! | [`Cq`] | one at a time polls, any; queue pairs on it post from wherever they are |
+//! | [`Slot`], completions | a slot is its holder's; a [`Completion`] stays in the thread that polls |
+//!
+//! So send queue, receive queue and completion queue of one connection can each have a thread, and a completion queue can
+//! serve queue pairs of many threads. Nothing on these paths takes a lock. What two threads do share is the ring itself, whose
+//! other end is the device's, and the owner of each [`Pool`] slot, which is decided by atomics. A caller who wants to post
+//! to one queue from several threads puts a lock around it, and sees its price.
+//!
+//! Objects can be dropped in any thread and order. Any thread that waits may read the device's asynchronous events and
+//! keeps them for [`AsyncEvents`]; an overrun or a device that is gone is told to whoever waits for that completion queue.
 //!
 //! A software device such as rxe does its work in kernel threads. A loop that polls without end can starve them of the
-//! CPU: poll a bounded number of times, then yield or [`Cq::wait`].
+//! CPU: poll a bounded number of times, then yield or [`Cq::wait`]; [`Cq::spin_then_wait`] does both.
 //!
 //! # Layers
 //!

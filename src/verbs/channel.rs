@@ -1,15 +1,4 @@
-//! Completion channels: how a thread sleeps until a completion comes.
-//!
-//! The loop that loses no wake-up, whatever waits on the descriptor:
-//!
-//! 1. poll the completion queue until it is empty;
-//! 2. [`arm`](crate::Cq::arm) it;
-//! 3. poll once more: a completion that came before the arm raises no event;
-//! 4. if there was nothing, wait until the channel is readable;
-//! 5. [`drain`](CompChannel::drain) the channel *until it would block*, and start again.
-//!
-//! Step 5 matters with edge-triggered readiness (`EPOLLET`, tokio): an event left in the channel raises no new edge, and
-//! the next wait never ends. [`Cq::wait`](crate::Cq::wait) does all five.
+//! Completion channels: how a thread sleeps until a completion comes. The loop is told at [`CompChannel`].
 
 use super::cq::CqId;
 use super::device::{Context, ContextInner};
@@ -32,6 +21,43 @@ pub(super) const SLICE: Duration = Duration::from_millis(50);
 ///
 /// One channel can serve many completion queues. It never blocks by itself, so it can be handed to `poll`, `epoll` or an
 /// async runtime through [`AsFd`].
+///
+/// # The loop that loses no wake-up
+///
+/// 1. [Poll](crate::Cq::poll) the completion queue until it is empty.
+/// 2. [Arm](crate::Cq::arm) it.
+/// 3. Poll once more: a completion that came before the arm raises no event.
+/// 4. If there was nothing, wait until the channel is readable.
+/// 5. [Drain](Self::drain) the channel *until it would block*, and start again.
+///
+/// Step 5 is the trap with edge-triggered readiness (`EPOLLET`, as runtimes use it): an event left in the channel raises no
+/// new edge, and the next wait never ends. `drain` takes every event there is, so call it once per wake-up and do not stop
+/// early. [`Cq::wait`](crate::Cq::wait) and [`Cq::spin_then_wait`](crate::Cq::spin_then_wait) do all five for a channel with one
+/// queue; `ironverbs::tokio::AsyncCq` (feature `tokio`) does them for a task.
+///
+/// ```no_run
+/// # fn f(channel: &ironverbs::CompChannel, cq: &mut ironverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+/// use ironverbs::Notify;
+/// let mut armed = false;
+/// loop {
+///     let mut found = false;
+///     while let Some(wc) = cq.poll_one()? {
+///         println!("{}: {:?}", wc.wr_id, wc.outcome()?);
+///         found = true;
+///     }
+///     if found {
+///         armed = false;
+///     } else if !armed {
+///         cq.arm(Notify::Any)?;
+///         armed = true; // and once more round: look again before the wait
+///     } else {
+///         channel.wait(std::time::Duration::from_secs(60))?; // or epoll, with others
+///         channel.drain(|id| println!("{id:?}"))?;
+///         armed = false;
+///     }
+/// }
+/// # }
+/// ```
 #[doc(alias = "ibv_comp_channel")]
 #[derive(Clone)]
 pub struct CompChannel {
