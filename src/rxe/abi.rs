@@ -70,6 +70,49 @@ pub struct WrAtomic {
 }
 layout!(WrAtomic, 32, compare_add @ 8, swap @ 16, rkey @ 24);
 
+/// Destination of a datagram, at offset 24 of [`SendWqe`], up to its address vector.
+#[doc(alias = "ud")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WrUd {
+    pub remote_qpn: u32,
+    pub remote_qkey: u32,
+    /// Of the special queue pairs only.
+    pub pkey_index: u16,
+    pub reserved: u16,
+    /// The address handle's number. Zero: the address vector that follows counts.
+    pub ah_num: u32,
+    pub pad: [u32; 4],
+}
+layout!(WrUd, 32, remote_qkey @ 4, pkey_index @ 8, ah_num @ 12, pad @ 16);
+
+/// An address as older kernels want it in each work request, at offset 56 of [`SendWqe`].
+#[doc(alias = "rxe_av")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct RxeAv {
+    pub port_num: u8,
+    /// See [`network_type`].
+    pub network_type: u8,
+    pub dmac: [u8; 6],
+    pub dgid: [u8; 16],
+    pub flow_label: u32,
+    pub sgid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub padding: u8,
+    /// A `struct sockaddr_in` or `sockaddr_in6`.
+    pub sgid_addr: [u8; 28],
+    pub dgid_addr: [u8; 28],
+}
+layout!(RxeAv, 88, dmac @ 2, dgid @ 8, flow_label @ 24, sgid_index @ 28, traffic_class @ 30, sgid_addr @ 32, dgid_addr @ 60);
+
+/// What carries a datagram (`RXE_NETWORK_TYPE_...`).
+pub mod network_type {
+    pub const IPV4: u8 = 1;
+    pub const IPV6: u8 = 2;
+}
+
 /// The kernel's progress on a send work request, at offset 144 of [`SendWqe`].
 ///
 /// The kernel works on the slot in place and leaves its state there, so all of it is written anew with each use.
@@ -133,7 +176,7 @@ layout!(RxeSge, 16, length @ 8, lkey @ 12);
 #[repr(C)]
 pub struct SendWqe {
     pub wr: SendWr,
-    /// A union by opcode: [`WrRdma`], [`WrAtomic`], or nothing for a SEND on a connected queue pair.
+    /// A union by opcode: [`WrRdma`], [`WrAtomic`], [`WrUd`] and [`RxeAv`], or nothing for a SEND on a connected queue pair.
     pub op: [u8; 120],
     pub state: SendState,
 }
@@ -214,6 +257,16 @@ pub struct ModifySrqCmd {
     pub mmap_info_addr: u64,
 }
 layout!(ModifySrqCmd, 8, mmap_info_addr @ 0);
+/// The driver's answer to creating an address handle.
+#[doc(alias = "rxe_create_ah_resp")]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CreateAhResp {
+    /// Zero, or what to name the address handle by in work requests.
+    pub ah_num: u32,
+    pub reserved: u32,
+}
+layout!(CreateAhResp, 8, ah_num @ 0);
 
 /// `enum ib_uverbs_wr_opcode`, those that a connected queue pair takes here.
 pub mod opcode {

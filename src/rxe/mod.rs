@@ -7,6 +7,7 @@
 //! order is sound, since the kernel keeps a mapped queue's memory until it is unmapped.
 
 mod abi;
+mod address;
 mod cq;
 mod dma;
 mod queue;
@@ -15,9 +16,10 @@ mod rq;
 mod sq;
 mod srq;
 
+pub use address::{RxeAh, create_ah};
 pub use cq::{RxeCq, RxeCqe};
 pub use rq::RxeRq;
-pub use sq::RxeSq;
+pub use sq::{RxeSq, UdTo};
 pub use srq::{create_srq, modify_srq};
 
 use crate::uverbs::abi::verbs::qp_type;

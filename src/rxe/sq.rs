@@ -6,7 +6,8 @@
 //! all stores of `SendEntry` stay inside the slot that the ring lends it.
 #![allow(unsafe_code)]
 
-use super::abi::{SendState, SendWqe, SendWr, WrAtomic, WrRdma, opcode, send_flags};
+use super::abi::{RxeAv, SendState, SendWqe, SendWr, WrAtomic, WrRdma, WrUd, opcode, send_flags};
+use super::address::RxeAh;
 use super::dma::{write_inline, write_sges};
 use super::queue::Producer;
 use super::ring_memory::{Entry, MappedRing, RingMemory};
@@ -36,14 +37,24 @@ pub const fn wqe_bytes(max_sge: u32, max_inline: u32) -> usize {
     size_of::<SendWqe>() + if sges > inline { sges } else { inline }
 }
 
-/// Send queue of one RC queue pair.
+/// Send queue of one queue pair.
 ///
 /// Pushed work requests are in the ring but not visible to the kernel until [`submit`](Self::submit).
 pub struct RxeSq<D = SendDoorbell, M = MappedRing> {
     ring: Producer<M>,
     max_sge: u32,
     max_inline: u32,
+    /// Bytes of a datagram at most.
+    max_datagram: u32,
     doorbell: D,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy)]
+pub struct UdTo<'a> {
+    pub ah: &'a RxeAh,
+    pub qpn: u32,
+    pub qkey: u32,
 }
 
 impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
@@ -54,7 +65,12 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
     /// If they have not.
     pub fn new(memory: M, max_sge: u32, max_inline: u32, doorbell: D) -> Self {
         assert!(memory.slot_bytes() >= wqe_bytes(max_sge, max_inline), "send queue slots are too small");
-        Self { ring: Producer::new(memory), max_sge, max_inline, doorbell }
+        Self { ring: Producer::new(memory), max_sge, max_inline, max_datagram: u32::MAX, doorbell }
+    }
+
+    /// From here on datagrams of more bytes are refused. The kernel drops them and calls it a success.
+    pub fn set_max_datagram(&mut self, bytes: u32) {
+        self.max_datagram = bytes;
     }
 
     /// Work requests that the queue holds at most.
@@ -86,7 +102,16 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
     /// Writes a work request into the next slot. On an error nothing was pushed.
     #[inline(always)]
     pub fn push(&mut self, wr: &wr::SendWr<'_>) -> Result<(), PostError> {
-        let entry = SendEntry { wr, max_sge: self.max_sge, max_inline: self.max_inline };
+        let entry = SendEntry { wr, to: None, max_sge: self.max_sge, max_inline: self.max_inline, max_bytes: u32::MAX };
+        // SAFETY: `new` checked that slots have room for an entry with these limits.
+        unsafe { self.ring.stage(entry) }
+    }
+
+    /// As [`push`](Self::push), for a SEND on a datagram queue pair.
+    #[inline(always)]
+    pub fn push_to(&mut self, wr: &wr::SendWr<'_>, to: UdTo<'_>) -> Result<(), PostError> {
+        let Self { max_sge, max_inline, max_datagram: max_bytes, .. } = *self;
+        let entry = SendEntry { wr, to: Some(to), max_sge, max_inline, max_bytes };
         // SAFETY: `new` checked that slots have room for an entry with these limits.
         unsafe { self.ring.stage(entry) }
     }
@@ -121,8 +146,11 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
 /// A work request on its way into a slot of at least [`wqe_bytes`]`(max_sge, max_inline)` bytes.
 struct SendEntry<'a> {
     wr: &'a wr::SendWr<'a>,
+    /// On a datagram queue pair.
+    to: Option<UdTo<'a>>,
     max_sge: u32,
     max_inline: u32,
+    max_bytes: u32,
 }
 
 impl Entry for SendEntry<'_> {
@@ -132,7 +160,7 @@ impl Entry for SendEntry<'_> {
     /// state from offset 144 on is always written whole.
     #[inline(always)]
     unsafe fn write_to(self, slot: NonNull<u8>) -> Result<(), PostError> {
-        let Self { wr, max_sge, max_inline } = self;
+        let Self { wr, to, max_sge, max_inline, max_bytes } = self;
         let slot = slot.as_ptr();
         // SAFETY: the payload starts at the end of `SendWqe`, and the slot has room for `max_sge` entries or
         // `max_inline` bytes there; 208 is a multiple of an entry's alignment. No slice of the work request is in a
@@ -148,6 +176,13 @@ impl Entry for SendEntry<'_> {
         // SAFETY: in bounds of `SendWqe`, which the slot has room for; the offset of `op` is a multiple of 8, the alignment
         // of both its forms.
         let op = unsafe { slot.add(offset_of!(SendWqe, op)) };
+        if let Some(to) = to {
+            if dma.length > max_bytes {
+                return Err(PostError::DatagramTooLong);
+            }
+            // SAFETY: see `op`.
+            unsafe { write_ud(op, to) };
+        }
         let (opcode, imm, iova) = match wr.op {
             SendOp::Send => (opcode::SEND, 0, 0),
             SendOp::SendImm(imm) => (opcode::SEND_WITH_IMM, imm, 0),
@@ -223,6 +258,25 @@ unsafe fn write_atomic(op: *mut u8, remote: wr::RemoteAddr, compare_add: u64, sw
     let form = WrAtomic { remote_addr: remote.addr, compare_add, swap, rkey: remote.rkey.0, reserved: 0 };
     // SAFETY: passed on to the caller; the union is larger, and aligned to 8.
     unsafe { op.cast::<WrAtomic>().write(form) };
+}
+
+/// Writes the destination: by the address handle's number, or whole where the kernel gave it none.
+///
+/// # Safety
+///
+/// `op` is the union of a writable [`SendWqe`].
+#[inline(always)]
+unsafe fn write_ud(op: *mut u8, to: UdTo<'_>) {
+    let ah_num = to.ah.number;
+    let form = WrUd { remote_qpn: to.qpn, remote_qkey: to.qkey, pkey_index: 0, reserved: 0, ah_num, pad: [0; 4] };
+    // SAFETY: passed on to the caller; the union holds one after the other exactly, and both are aligned to 8 there at
+    // most, as `op` is.
+    unsafe {
+        op.cast::<WrUd>().write(form);
+        if ah_num == 0 {
+            op.add(size_of::<WrUd>()).cast::<RxeAv>().write(to.ah.vector);
+        }
+    }
 }
 
 /// An atomic works on one aligned 64-bit word, and puts its old value into registered memory (IB spec 9.4.5).

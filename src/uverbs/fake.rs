@@ -239,6 +239,16 @@ impl State {
                 self.destroy(5, handle(8))?;
                 put(&mut response, &9_u32);
             }
+            5 => {
+                assert_eq!((u32_at(request, 20), request[47], request[55]), (0, 0, 0));
+                let ah = self.make(6, &[handle(16)])?;
+                put(&mut response, &ah);
+            }
+            8 => self.destroy(6, handle(0))?,
+            30 | 31 => {
+                assert_eq!((request.len(), &request[22..24]), (24, [0; 2].as_slice()));
+                assert_eq!(self.objects[&handle(16)].kind, 4);
+            }
             _ => return Err(Errno::EOPNOTSUPP),
         }
         Ok(response)
@@ -283,6 +293,7 @@ impl State {
                 attrs.set(0, fd as u64);
             }
             (1, 0) => self.destroy(1, attrs.object(0))?,
+            (6, 0) => self.destroy(6, attrs.object(0))?,
             (7, 1) => self.destroy(7, attrs.object(0))?,
             (3, 1) => {
                 self.destroy(3, attrs.object(0))?;

@@ -40,10 +40,11 @@ pub enum Native {
     SrqCreate,
     SrqDestroy,
     QpDestroy,
+    AhDestroy,
 }
 
 impl Native {
-    const COUNT: usize = Self::QpDestroy as usize + 1;
+    const COUNT: usize = Self::AhDestroy as usize + 1;
 }
 
 /// The form to send a command in.

@@ -1,6 +1,7 @@
 //! The kernel boundary: discovery, commands, objects, events, and the words that all providers share.
 
 pub mod abi;
+mod address;
 mod assess;
 pub mod attr;
 mod cmd;

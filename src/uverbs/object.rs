@@ -23,6 +23,8 @@ pub enum ObjectKind {
     Qp,
     /// Shared receive queue.
     Srq,
+    /// Address handle.
+    Ah,
 }
 
 impl ObjectKind {
@@ -34,6 +36,7 @@ impl ObjectKind {
             Self::Cq => object::CQ,
             Self::Qp => object::QP,
             Self::Srq => object::SRQ,
+            Self::Ah => object::AH,
         }
     }
 
@@ -44,6 +47,7 @@ impl ObjectKind {
             Self::Cq => Verb::DestroyCq,
             Self::Qp => Verb::DestroyQp,
             Self::Srq => Verb::DestroySrq,
+            Self::Ah => Verb::DestroyAh,
         }
     }
 
@@ -54,6 +58,7 @@ impl ObjectKind {
             Self::Cq => (Native::CqDestroy, method::CQ_DESTROY),
             Self::Qp => (Native::QpDestroy, method::QP_DESTROY),
             Self::Srq => (Native::SrqDestroy, method::SRQ_DESTROY),
+            Self::Ah => (Native::AhDestroy, method::AH_DESTROY),
         }
     }
 }
@@ -66,6 +71,7 @@ impl fmt::Display for ObjectKind {
             Self::Cq => "completion queue",
             Self::Qp => "queue pair",
             Self::Srq => "shared receive queue",
+            Self::Ah => "address handle",
         })
     }
 }
@@ -219,7 +225,7 @@ impl Ucontext {
         let mut cmd = self.kernel().command(method);
         cmd.object_in(attr::destroy::HANDLE, id);
         match kind {
-            ObjectKind::Pd | ObjectKind::Mr => {}
+            ObjectKind::Pd | ObjectKind::Mr | ObjectKind::Ah => {}
             ObjectKind::Cq => cmd.ptr_out(attr::destroy::RESP, &mut cq),
             ObjectKind::Qp => cmd.ptr_out(attr::destroy::RESP, &mut qp),
             ObjectKind::Srq => cmd.ptr_out(attr::destroy::RESP, &mut srq),
@@ -236,6 +242,7 @@ impl Ucontext {
         let mut destroyed = Destroyed::default();
         match kind {
             ObjectKind::Pd => kernel.invoke(&write::DeallocPd { pd_handle: id }, &mut (), &[], &mut [])?,
+            ObjectKind::Ah => kernel.invoke(&write::DestroyAh { ah_handle: id }, &mut (), &[], &mut [])?,
             ObjectKind::Mr => kernel.invoke(&write::DeregMr { mr_handle: id }, &mut (), &[], &mut [])?,
             ObjectKind::Cq => {
                 let request = write::DestroyCq { cq_handle: id, ..Default::default() };

@@ -9,8 +9,7 @@ use super::errno::Errno;
 use super::error::{Error, Verb};
 use super::kernel::{Form, Native};
 use super::object::{Handle, ObjectKind};
-use super::types::{Gid, Lid, Mtu, Qpn};
-use std::net::Ipv6Addr;
+use super::types::{Gid, Lid, Mtu, QKey, Qpn};
 use std::sync::Arc;
 use zerocopy::FromZeros;
 
@@ -179,25 +178,16 @@ fn qp_refused(errno: Errno, cap: &QpCap) -> Error {
     }
 }
 
-/// The kernel resolves the peer's address when it gets an address vector; these are its ways to say that it could not.
 fn modify_refused(errno: Errno, attr: &ModifyQp) -> Error {
     let error = Error::kernel(Verb::ModifyQp, errno);
-    if attr.attr_mask & qp_attr_mask::AV == 0 {
-        return error;
+    let qkey = QKey(attr.qkey);
+    if errno == Errno::EPERM && attr.attr_mask & qp_attr_mask::QKEY != 0 && qkey.is_controlled() {
+        return error.with_hint(format!(
+            "Q_Key {qkey} is a controlled one, since its highest bit is set: give the process CAP_NET_RAW, or use a Q_Key \
+             below 0x80000000"
+        ));
     }
-    let AddressVector { dgid, sgid_index, .. } = attr.dest;
-    // This form shows an IPv4 address as such.
-    let dgid = Ipv6Addr::from(dgid.0);
-    match errno {
-        Errno::ETIMEDOUT | Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENETDOWN | Errno::EADDRNOTAVAIL => error
-            .with_hint(format!(
-                "no answer from dgid {dgid} via sgid index {sgid_index}: the peer's address does not resolve from there"
-            )),
-        Errno::ENODATA | Errno::ENOENT => {
-            error.with_hint(format!("sgid index {sgid_index} is empty: the port has no such GID any more"))
-        }
-        _ => error,
-    }
+    error
 }
 
 fn wire_dest(av: &AddressVector) -> QpDest {

@@ -11,10 +11,13 @@ use super::doorbell::SendDoorbell;
 use super::object::{Handle, ObjectKind};
 use super::shared_receive_queue::{CreateSrq, CreatedSrq, ModifySrq, SrqAttr};
 use super::sys::Cdev;
-use super::types::{Gid, Mtu, PortNum};
+use super::types::{Gid, Lid, Mtu, PortNum};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
+
+/// A multicast group.
+const GROUP: Gid = Gid([0xff, 0x12, 0x60, 0x1b, 0xff, 0xff, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
 
 /// Opens a context, makes one of each object, connects and kicks a queue pair, queries, and destroys it all.
 pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
@@ -49,12 +52,18 @@ pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
     qp.destroy().unwrap();
     let (srq, shared_qp) = shared_receives(&ctx, &pd, &cq);
     ctx.resize_cq(&cq, 200, &mut [0; 16]).unwrap();
+    let ah = ctx.create_ah(&pd, &to_rtr().dest, &mut [0; 8]).unwrap();
+    for lid in [Lid(0), Lid(0xc001)] {
+        ctx.attach_mcast(&shared_qp, GROUP, lid).unwrap();
+        ctx.detach_mcast(&shared_qp, GROUP, lid).unwrap();
+    }
     shared_qp.destroy().unwrap();
     srq.destroy().unwrap();
+    ah.destroy().unwrap();
     cq.destroy().unwrap();
     mr.destroy().unwrap();
     pd.destroy().unwrap();
-    drop((shared_qp, srq, qp, cq, mr, pd));
+    drop((shared_qp, srq, ah, qp, cq, mr, pd));
     ctx
 }
 

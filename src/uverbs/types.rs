@@ -60,6 +60,11 @@ number24! {
     Psn, "packet sequence number"
 }
 
+impl Qpn {
+    /// Where datagrams to a multicast group go (IB spec 9.4.1).
+    pub const MULTICAST: Self = Self(0xff_ffff);
+}
+
 impl Psn {
     /// The PSN `n` packets later.
     pub const fn advance(self, n: u32) -> Self {
@@ -93,7 +98,7 @@ key! {
 /// Queue key (Q_Key): a datagram is taken only by a queue pair that has the key it carries (IB spec 10.2.4).
 ///
 /// A key with its highest bit set is *controlled*: only privileged programs give it to a queue pair (`CAP_NET_RAW`), and a
-/// send that names one carries the sending queue pair's own key instead.
+/// send that names one is to carry the sending queue pair's own key instead (Soft-RoCE sends the one that was named).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QKey(pub u32);
 
@@ -171,6 +176,11 @@ impl Gid {
     /// Whether it is a link-local address (`fe80::/64`), the InfiniBand default prefix.
     pub fn is_link_local(self) -> bool {
         self.0[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0]
+    }
+
+    /// Whether it names a multicast group: `ff00::/8`, or an IPv4 address in `224.0.0.0/4`.
+    pub fn is_multicast(self) -> bool {
+        self.0[0] == 0xff || self.to_ipv4().is_some_and(|ip| ip.is_multicast())
     }
 
     /// The IPv4 address it stands for, if it is IPv4-mapped.

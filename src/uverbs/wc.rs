@@ -1,6 +1,7 @@
 //! Work completions as values, in one form for all providers.
 
 use super::abi::verbs;
+use super::types::{Lid, Qpn};
 use super::wr::{WcOpcode, WcStatus};
 use std::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -43,6 +44,8 @@ pub struct Wc {
     reserved: u8,
 }
 
+/// `IB_WC_GRH` (`include/rdma/ib_verbs.h`).
+const GRH: u32 = 1;
 /// `IB_WC_WITH_IMM` (`include/rdma/ib_verbs.h`).
 const WITH_IMM: u32 = 2;
 
@@ -56,6 +59,20 @@ pub struct Done {
     pub byte_len: u32,
     /// Immediate data in host order, of a receive that has any.
     pub imm: Option<u32>,
+}
+
+/// Where a message came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Source {
+    /// The sender's queue pair number.
+    pub qpn: Qpn,
+    /// The sender's LID; zero on Ethernet.
+    pub lid: Lid,
+    /// Service level that it came with.
+    pub sl: u8,
+    /// On a datagram queue pair: whether the first 40 bytes of the buffer hold a GRH. On a connected one it says nothing.
+    pub grh: bool,
 }
 
 /// Why a work request failed.
@@ -103,6 +120,14 @@ impl Wc {
             WcStatus::SUCCESS => Ok(Done { opcode: WcOpcode(self.opcode), byte_len: self.byte_len, imm: self.imm() }),
             status => Err(WcError { status, vendor_err: self.vendor_err }),
         }
+    }
+
+    /// Where it came from. Only a receive that succeeded came from somewhere.
+    #[inline]
+    pub fn source(&self) -> Option<Source> {
+        let received = self.status() == WcStatus::SUCCESS && WcOpcode(self.opcode).is_recv();
+        let qpn = Qpn::new(self.src_qp).ok()?;
+        received.then_some(Source { qpn, lid: Lid(self.slid), sl: self.sl, grh: self.wc_flags & GRH != 0 })
     }
 
     /// Immediate data. Only a receive's: some devices set the flag on the sender's completion as well, where it says
@@ -178,6 +203,17 @@ mod tests {
         assert!(format!("{failed:?}").contains("RETRY_EXC_ERR"), "{failed:?}");
         other.vendor_err = 0;
         assert_ne!(failed, other);
+    }
+
+    #[test]
+    fn only_a_receive_that_succeeded_has_a_source() {
+        let mut received = wc(0);
+        assert_eq!(received.source(), Some(Source { qpn: Qpn::new(0x34).unwrap(), lid: Lid(6), sl: 7, grh: true }));
+        received.wc_flags = 2;
+        assert!(!received.source().unwrap().grh);
+        assert_eq!(wc(5).source(), None);
+        received.opcode = WcOpcode::SEND.0;
+        assert_eq!(received.source(), None);
     }
 
     #[test]

@@ -204,6 +204,12 @@ pub enum PostError {
     /// The scatter/gather entries add up to more than a message can hold (2^31 bytes).
     #[error("the message is longer than 2^31 bytes")]
     MessageTooLong,
+    /// A datagram of more bytes than one packet of the port can carry.
+    #[error("the datagram is longer than the port's MTU: it is one packet, so split the message")]
+    DatagramTooLong,
+    /// A receive for datagrams has no room for the 40 bytes that are put before each payload.
+    #[error("a receive for datagrams needs 40 bytes more than the longest payload, for the GRH that comes first")]
+    NoRoomForGrh,
     /// A READ was given inline data.
     #[error("a READ takes no inline data: its payload comes back into registered memory")]
     InlineRead,

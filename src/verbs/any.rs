@@ -1,9 +1,10 @@
 //! Dispatch by enum for [`Any`]: one variant for each provider, chosen when the device is opened.
 
+use super::ah::Destination;
 use super::provider::sealed::{Backend, CompEntry, CompOps, CqRequest, NewQp, RecvOps, SendOps};
 use super::provider::{Any, Rxe};
-use crate::rxe::{RxeCq, RxeCqe, RxeRq, RxeSq};
-use crate::uverbs::attr::CreateQp;
+use crate::rxe::{self, RxeAh, RxeCq, RxeCqe, RxeRq, RxeSq};
+use crate::uverbs::attr::{AddressVector, CreateQp, GidEntry};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
 use crate::uverbs::error::{Error, Lacking, Verb};
@@ -28,6 +29,30 @@ pub enum AnyCq {
 #[derive(Clone, Copy)]
 pub enum AnyCqe<'a> {
     Rxe(RxeCqe<'a>),
+}
+
+/// What work requests say of an address handle. Address handles have no provider in their type, as memory has none.
+pub enum AnyAh {
+    Rxe(RxeAh),
+}
+
+/// Makes an address handle. `local` is the GID that `av` names as its source.
+pub fn create_ah(
+    driver: DriverId,
+    context: &Arc<Ucontext>,
+    pd: &Handle,
+    av: &AddressVector,
+    local: Option<&GidEntry>,
+) -> Result<(Handle, AnyAh), Error> {
+    match (driver, local) {
+        (DriverId::RXE, Some(local)) => {
+            rxe::create_ah(context, pd, av, local).map(|(handle, ah)| (handle, AnyAh::Rxe(ah)))
+        }
+        (DriverId::RXE, None) => {
+            Err(Error::invalid(Verb::CreateAh, "GRH", "missing", "Soft-RoCE addresses by GID only"))
+        }
+        _ => Err(no_provider(Verb::CreateAh, driver)),
+    }
 }
 
 /// Runs the same expression on whichever provider's value `$value` holds.
@@ -107,6 +132,10 @@ impl SendOps for AnySq {
         each!(AnySq, self, sq => sq.push(wr))
     }
     #[inline(always)]
+    fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
+        each!(AnySq, self, sq => SendOps::push_to(sq, wr, to))
+    }
+    #[inline(always)]
     fn submit(&mut self) -> Result<(), PostError> {
         each!(AnySq, self, sq => sq.submit())
     }
@@ -117,6 +146,9 @@ impl SendOps for AnySq {
     #[inline(always)]
     fn remaining(&mut self) -> u32 {
         each!(AnySq, self, sq => sq.remaining())
+    }
+    fn set_max_datagram(&mut self, bytes: u32) {
+        each!(AnySq, self, sq => sq.set_max_datagram(bytes));
     }
     fn capacity(&self) -> u32 {
         each!(AnySq, self, sq => sq.capacity())

@@ -2,7 +2,7 @@
 
 use super::mr::AccessFlags;
 use crate::uverbs::attr::qp_attr_mask as mask;
-use crate::uverbs::attr::{ModifyQp, QpState};
+use crate::uverbs::attr::{AddressVector, ModifyQp, QpState};
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::types::{Gid, GidIndex, Lid, Mtu, PortNum, Psn, QKey, Qpn};
 use std::fmt;
@@ -126,6 +126,39 @@ pub struct QpUpdate {
     pub(super) raw: ModifyQp,
 }
 
+impl Grh {
+    /// Far enough for any network, near enough to end a loop.
+    pub const DEFAULT_HOP_LIMIT: u8 = 64;
+}
+
+impl Path {
+    /// In the kernel's words.
+    pub(super) fn address_vector(&self) -> AddressVector {
+        let av = AddressVector { port_num: self.port.get(), dlid: self.dlid, sl: self.sl, ..Default::default() };
+        let Some(grh) = self.grh else { return av };
+        AddressVector {
+            is_global: true,
+            dgid: grh.dgid,
+            sgid_index: grh.sgid_index.0,
+            hop_limit: grh.hop_limit,
+            traffic_class: grh.traffic_class,
+            flow_label: grh.flow_label,
+            ..av
+        }
+    }
+
+    /// Refuses values that do not fit their field on the wire.
+    pub(super) fn check_ranges(&self, verb: Verb) -> Result<(), Error> {
+        let flow_label = self.grh.map_or(0, |grh| grh.flow_label);
+        check_range(verb, "service level", self.sl.into(), 15)?;
+        check_range(verb, "flow label", flow_label, 0xf_ffff)
+    }
+}
+
+fn check_range(verb: Verb, what: &'static str, value: u32, max: u32) -> Result<(), Error> {
+    if value > max { Err(Error::invalid(verb, what, value, format!("at most {max}"))) } else { Ok(()) }
+}
+
 impl QpUpdate {
     /// To another state, or to the same one for a change within it.
     pub fn to(state: QpState) -> Self {
@@ -165,17 +198,7 @@ impl QpUpdate {
     /// How to reach the peer.
     pub fn path(self, path: &Path) -> Self {
         self.set(mask::AV, |r| {
-            r.dest.port_num = path.port.get();
-            r.dest.dlid = path.dlid;
-            r.dest.sl = path.sl;
-            if let Some(grh) = path.grh {
-                r.dest.is_global = true;
-                r.dest.dgid = grh.dgid;
-                r.dest.sgid_index = grh.sgid_index.0;
-                r.dest.hop_limit = grh.hop_limit;
-                r.dest.traffic_class = grh.traffic_class;
-                r.dest.flow_label = grh.flow_label;
-            }
+            r.dest = path.address_vector();
         })
     }
 
@@ -250,8 +273,8 @@ impl QpUpdate {
             (mask::AV, "flow label", r.dest.flow_label, 0xf_ffff),
         ];
         for (bit, what, value, max) in fields {
-            if r.attr_mask & bit != 0 && value > max {
-                return Err(Error::invalid(Verb::ModifyQp, what, value, format!("at most {max}")));
+            if r.attr_mask & bit != 0 {
+                check_range(Verb::ModifyQp, what, value, max)?;
             }
         }
         Ok(())

@@ -9,9 +9,13 @@
 //! that only raw [`Sge`]s describe.
 #![allow(unsafe_code)]
 
+use super::ah::Destination;
+use super::datagram::GRH_BYTES;
 use super::provider::sealed::{RecvOps, SendOps};
 use super::provider::{Any, Provider};
-use super::qp_type::{Connected, QpType, Rc};
+use super::qp_type::{Connected, QpType, Rc, Ud};
+use super::transition::Transport;
+use crate::mem::copy::stay_a_loop;
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, Sge, WrFlags};
 use std::marker::PhantomData;
 
@@ -164,6 +168,47 @@ impl<P: Provider> SendBatch<'_, P, Rc> {
     }
 }
 
+/// Work requests of datagrams: each names where it goes.
+impl<P: Provider> SendBatch<'_, P, Ud> {
+    /// SEND to a queue pair: the payload, of at most the port's MTU, goes into the receive that the peer posted first, after
+    /// 40 bytes that say where it came from. If there is none, or on the way something is lost, nobody is told.
+    #[inline(always)]
+    pub fn send_to<'a>(
+        &mut self,
+        wr_id: u64,
+        flags: WrFlags,
+        payload: impl Into<Payload<'a>>,
+        to: Destination<'_>,
+    ) -> Result<(), PostError> {
+        self.push_to(wr_id, flags, SendOp::Send, payload.into(), to)
+    }
+
+    /// As [`send_to`](Self::send_to), with 32 bits of immediate data, in host order.
+    #[inline(always)]
+    pub fn send_imm_to<'a>(
+        &mut self,
+        wr_id: u64,
+        flags: WrFlags,
+        payload: impl Into<Payload<'a>>,
+        imm: u32,
+        to: Destination<'_>,
+    ) -> Result<(), PostError> {
+        self.push_to(wr_id, flags, SendOp::SendImm(imm), payload.into(), to)
+    }
+
+    #[inline(always)]
+    fn push_to(
+        &mut self,
+        wr_id: u64,
+        flags: WrFlags,
+        op: SendOp,
+        payload: Payload<'_>,
+        to: Destination<'_>,
+    ) -> Result<(), PostError> {
+        self.sq.push_to(&SendWr { wr_id, flags, op, payload }, to)
+    }
+}
+
 impl<P: Provider, T: QpType> Drop for SendBatch<'_, P, T> {
     #[inline(always)]
     fn drop(&mut self) {
@@ -175,17 +220,18 @@ impl<P: Provider, T: QpType> Drop for SendBatch<'_, P, T> {
 
 /// Receive work requests on their way into a receive queue.
 #[must_use = "a batch that is dropped posts nothing"]
-pub struct RecvBatch<'qp, P: Provider = Any> {
+pub struct RecvBatch<'qp, P: Provider = Any, T: QpType = Rc> {
     rq: &'qp mut P::Rq,
     ready: bool,
     submitted: bool,
+    kind: PhantomData<T>,
 }
 
-impl<'qp, P: Provider> RecvBatch<'qp, P> {
+impl<'qp, P: Provider, T: QpType> RecvBatch<'qp, P, T> {
     #[inline(always)]
     pub(super) fn new(rq: &'qp mut P::Rq, ready: bool) -> Self {
         rq.begin();
-        Self { rq, ready, submitted: false }
+        Self { rq, ready, submitted: false, kind: PhantomData }
     }
 
     /// How many more work requests the queue takes now.
@@ -201,8 +247,14 @@ impl<'qp, P: Provider> RecvBatch<'qp, P> {
     }
 
     /// One receive: a message goes into `sges`, in order. No entries at all take messages without payload.
+    ///
+    /// A datagram's receive has 40 bytes ([`GRH_BYTES`]) for its header, and then the payload: see
+    /// [`Datagram`](crate::Datagram).
     #[inline(always)]
     pub fn recv(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        if T::TRANSPORT == Transport::Ud {
+            check_room_for_grh(sges)?;
+        }
         self.rq.push(wr_id, sges)
     }
 
@@ -222,7 +274,18 @@ impl<'qp, P: Provider> RecvBatch<'qp, P> {
     }
 }
 
-impl<P: Provider> Drop for RecvBatch<'_, P> {
+/// A receive of a datagram begins with 40 bytes that are not payload.
+#[inline(always)]
+pub(super) fn check_room_for_grh(sges: &[Sge]) -> Result<(), PostError> {
+    let mut room = 0_u64;
+    for sge in sges {
+        room = room.wrapping_add(u64::from(sge.length()));
+        stay_a_loop();
+    }
+    if room < GRH_BYTES as u64 { Err(PostError::NoRoomForGrh) } else { Ok(()) }
+}
+
+impl<P: Provider, T: QpType> Drop for RecvBatch<'_, P, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if !self.submitted {

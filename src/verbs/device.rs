@@ -1,18 +1,19 @@
 //! Devices and contexts: where everything starts.
 
+use super::datagram::{GrhKind, ReceivedGrh};
 use super::events::AsyncEvents;
 use super::gid::{GidChoice, GidWant, choose_gid};
 use super::pd::Pd;
 use super::provider::{Any, Provider};
 use super::registry::Registry;
 use crate::sys::Linux;
-use crate::uverbs::attr::{DeviceAttr, GidEntry, PortAttr};
+use crate::uverbs::attr::{DeviceAttr, GidEntry, GidType, PortAttr};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId};
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Leak;
 use crate::uverbs::sys::Sys;
-use crate::uverbs::types::{Gid, GidIndex, LinkLayer, PortNum};
+use crate::uverbs::types::{GidIndex, LinkLayer, PortNum};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -188,10 +189,21 @@ impl ContextInner {
         choose_gid(layer, &entries, want).map_err(|none| Error::invalid(Verb::QueryGid, "port", port, none.to_string()))
     }
 
+    /// Where the GID is that a datagram was sent to, among those of its kind.
+    pub(super) fn index_of_gid(&self, port: PortNum, grh: &ReceivedGrh) -> Result<Option<GidIndex>, Error> {
+        let kind = |entry: &GidEntry| match grh.kind {
+            GrhKind::Grh => entry.gid_type != GidType::ROCE_V2,
+            GrhKind::Ipv4 | GrhKind::Ipv6 => entry.gid_type == GidType::ROCE_V2,
+        };
+        let table = self.ucontext.gid_table()?;
+        let found = table.into_iter().find(|entry| entry.port == port && entry.gid == grh.dgid && kind(entry));
+        Ok(found.and_then(|entry| u8::try_from(entry.index).ok()).map(GidIndex))
+    }
+
     /// The GID that the caller named, which must be there.
-    pub(super) fn named_gid(&self, port: PortNum, index: GidIndex) -> Result<Gid, Error> {
+    pub(super) fn named_gid(&self, port: PortNum, index: GidIndex) -> Result<GidEntry, Error> {
         match self.query_gid(port, index)? {
-            Some(entry) => Ok(entry.gid),
+            Some(entry) => Ok(entry),
             None => {
                 let here = self.ucontext.gid_table()?.into_iter().filter(|e| e.port == port);
                 let list = here.map(|e| e.index.to_string()).collect::<Vec<_>>().join(", ");

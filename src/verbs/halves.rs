@@ -2,7 +2,7 @@
 
 use super::attr::QpUpdate;
 use super::batch::{RecvBatch, SendBatch};
-use super::prepared::Endpoint;
+use super::prepared::{Endpoint, Local};
 use super::provider::{Any, Provider};
 use super::qp::Qp;
 use super::qp_core::{QpCore, QpShared, RecvSide, SendSide};
@@ -17,14 +17,14 @@ use std::sync::Arc;
 /// The send queue of a queue pair. See [`Qp::split`].
 pub struct SendHalf<P: Provider = Any, T: QpType = Rc> {
     pub(super) side: SendSide<P>,
-    local: Endpoint,
+    local: Local,
     kind: PhantomData<T>,
 }
 
 /// The receive queue of a queue pair. See [`Qp::split`].
 pub struct RecvHalf<P: Provider = Any, T: QpType = Rc> {
     pub(super) side: RecvSide<P>,
-    local: Endpoint,
+    local: Local,
     kind: PhantomData<T>,
 }
 
@@ -82,7 +82,7 @@ impl<P: Provider, T: QpType> SendHalf<P, T> {
 impl<P: Provider, T: QpType> RecvHalf<P, T> {
     /// Opens a batch of receives.
     #[inline(always)]
-    pub fn recv_batch(&mut self) -> RecvBatch<'_, P> {
+    pub fn recv_batch(&mut self) -> RecvBatch<'_, P, T> {
         self.side.batch()
     }
 }
@@ -102,7 +102,7 @@ macro_rules! half {
 
             /// What a peer needs to know of the queue pair.
             pub fn endpoint(&self) -> Endpoint {
-                self.local
+                self.local.endpoint
             }
 
             /// The sizes of the queue pair's queues.

@@ -1,16 +1,19 @@
 //! The public API: devices, contexts, protection domains, memory, completion queues, queue pairs.
 
+mod ah;
 mod any;
 mod attr;
 mod batch;
 mod channel;
 mod cq;
+mod datagram;
 mod device;
 mod endpoint_text;
 mod events;
 mod gid;
 mod halves;
 mod health;
+mod mcast;
 mod mr;
 mod owners;
 mod pd;
@@ -22,6 +25,7 @@ mod qp;
 mod qp_core;
 mod qp_type;
 mod registry;
+mod route;
 mod scope;
 mod slots;
 mod srq;
@@ -43,14 +47,16 @@ pub use crate::uverbs::shared_receive_queue::SrqAttr;
 pub use crate::uverbs::types::{
     Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, QKey, Qpn, Rkey,
 };
-pub use crate::uverbs::wc::{Done, Wc, WcError};
+pub use crate::uverbs::wc::{Done, Source, Wc, WcError};
 pub use crate::uverbs::wr::{
     Inline, InlinePieces, Payload, PollError, PostError, RemoteAddr, Sge, WcOpcode, WcStatus, WrFlags,
 };
+pub use ah::{AddressHandle, Destination};
 pub use attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer};
 pub use batch::{RecvBatch, SendBatch};
 pub use channel::CompChannel;
 pub use cq::{Cq, CqBuilder, CqId, Notify};
+pub use datagram::{Datagram, DatagramError, GRH_BYTES, GrhKind, ReceivedGrh};
 pub use device::{Context, devices};
 pub use endpoint_text::ParseEndpointError;
 pub use events::{AsyncEvent, AsyncEvents, SrqId, Subject};

@@ -15,12 +15,16 @@
 //! queue pair or completion queue was dropped, it is lost to the pool, and its memory lives as long as the region.
 #![allow(unsafe_code)]
 
+use super::ah::Destination;
+use super::datagram::GRH_BYTES;
 use super::mr::{AccessFlags, Mr, Pages};
 use super::owners::Owners;
 use super::pd::Pd;
 use super::provider::Provider;
 use super::provider::sealed::{RecvOps, SendOps};
 use super::qp_core::{RecvSide, SendSide};
+use super::qp_type::QpType;
+use super::transition::Transport;
 use super::wc::Completion;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::wc::Wc;
@@ -207,6 +211,28 @@ pub struct SlotError {
 impl<P: Provider> SendSide<P> {
     #[inline]
     pub(super) fn post_slot(&mut self, slot: Slot, len_bytes: u32, op: SendOp) -> Result<(), SlotError> {
+        self.post_slot_with(slot, len_bytes, op, |sq, wr| sq.push(wr))
+    }
+
+    #[inline]
+    pub(super) fn post_slot_to(
+        &mut self,
+        slot: Slot,
+        len_bytes: u32,
+        op: SendOp,
+        to: Destination<'_>,
+    ) -> Result<(), SlotError> {
+        self.post_slot_with(slot, len_bytes, op, |sq, wr| sq.push_to(wr, to))
+    }
+
+    #[inline]
+    fn post_slot_with(
+        &mut self,
+        slot: Slot,
+        len_bytes: u32,
+        op: SendOp,
+        push: impl FnOnce(&mut P::Sq, &SendWr<'_>) -> Result<(), PostError>,
+    ) -> Result<(), SlotError> {
         let Some(sge) = slot.sge(len_bytes) else {
             return Err(SlotError { error: PostError::BeyondSlot, slot: Some(slot) });
         };
@@ -216,7 +242,7 @@ impl<P: Provider> SendSide<P> {
         let sq = &mut *self.sq;
         let wr = SendWr { wr_id: slot.wr_id(), flags: WrFlags::SIGNALED, op, payload: Payload::Sges(&[sge]) };
         sq.begin();
-        if let Err(error) = sq.push(&wr) {
+        if let Err(error) = push(sq, &wr) {
             sq.rollback();
             return Err(SlotError { error, slot: Some(slot) });
         }
@@ -228,9 +254,12 @@ impl<P: Provider> SendSide<P> {
 
 impl<P: Provider> RecvSide<P> {
     #[inline]
-    pub(super) fn post_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
+    pub(super) fn post_slot<T: QpType>(&mut self, slot: Slot) -> Result<(), SlotError> {
         if !self.ready {
             return Err(SlotError { error: PostError::BadState, slot: Some(slot) });
+        }
+        if T::TRANSPORT == Transport::Ud && slot.pool.slot_bytes < GRH_BYTES {
+            return Err(SlotError { error: PostError::NoRoomForGrh, slot: Some(slot) });
         }
         post_recv_slot(&mut *self.rq, slot)
     }

@@ -6,6 +6,7 @@ use super::cq::Cq;
 use super::gid::{GidChoice, GidWant};
 use super::mr::AccessFlags;
 use super::pd::Pd;
+use super::provider::sealed::SendOps;
 use super::provider::{Any, Provider};
 use super::qp::Qp;
 use super::qp_core::QpCore;
@@ -13,7 +14,6 @@ use super::qp_type::{Connected, QpType, Rc, Uc, Ud};
 use super::srq::Srq;
 use super::transition::Transport;
 use crate::uverbs::attr::{QpCap, QpState};
-use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::types::{Gid, GidIndex, Lid, Mtu, PortNum, Psn, QKey, Qpn};
 use std::fmt;
@@ -203,7 +203,7 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
         self.check_caps()?;
         let port = context.query_port(self.port)?;
         let gid = self.local_gid()?;
-        let core = QpCore::create(
+        let mut core = QpCore::<P>::create(
             self.pd,
             self.send_cq.shared(),
             self.recv_cq.shared(),
@@ -212,18 +212,21 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
             self.cap,
             self.signal_all,
         )?;
-        let local = Endpoint {
+        let endpoint = Endpoint {
             lid: port.lid,
             qpn: core.shared().qpn,
             psn: self.psn.unwrap_or_else(random_psn),
             gid: gid.as_ref().map(|local| local.gid),
             mtu: port.active_mtu,
         };
+        if let (Transport::Ud, Some(mtu)) = (T::TRANSPORT, port.active_mtu) {
+            core.send.sq.set_max_datagram(mtu.bytes());
+        }
+        let local = Local { endpoint, port: self.port, gid_index: gid.as_ref().map(|local| local.index) };
         let mut prepared = PreparedQp {
             core,
             local,
-            port: self.port,
-            gid,
+            gid_choice: gid.and_then(|local| local.choice),
             pkey_index: self.pkey_index,
             access: self.access,
             qkey: self.qkey,
@@ -237,7 +240,7 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
     fn local_gid(&self) -> Result<Option<LocalGid>, Error> {
         let context = &self.pd.inner().context;
         if let Some(index) = self.gid_index {
-            return Ok(Some(LocalGid { index, gid: context.named_gid(self.port, index)?, choice: None }));
+            return Ok(Some(LocalGid { index, gid: context.named_gid(self.port, index)?.gid, choice: None }));
         }
         match context.choose_gid(self.port, self.want) {
             Ok(choice) => Ok(Some(LocalGid { index: choice.index, gid: choice.entry.gid, choice: Some(choice) })),
@@ -269,13 +272,21 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
 /// Post receives before the peer is told of this side: a message that finds none is sent again only after a pause.
 pub struct PreparedQp<P: Provider = Any, T: QpType = Rc> {
     pub(super) core: QpCore<P>,
-    local: Endpoint,
-    port: PortNum,
-    gid: Option<LocalGid>,
+    local: Local,
+    /// Why its GID, if it was chosen and not named.
+    gid_choice: Option<GidChoice>,
     pkey_index: u16,
     access: AccessFlags,
     qkey: QKey,
     kind: PhantomData<T>,
+}
+
+/// One's own end of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Local {
+    pub(super) endpoint: Endpoint,
+    pub(super) port: PortNum,
+    pub(super) gid_index: Option<GidIndex>,
 }
 
 /// The GID that a queue pair uses.
@@ -319,17 +330,17 @@ pub struct ConnectOptions {
 impl<P: Provider, T: QpType> PreparedQp<P, T> {
     /// What the peer needs to know.
     pub fn endpoint(&self) -> Endpoint {
-        self.local
+        self.local.endpoint
     }
 
     /// Index of the GID it uses.
     pub fn gid_index(&self) -> Option<GidIndex> {
-        self.gid.as_ref().map(|local| local.index)
+        self.local.gid_index
     }
 
     /// Why that GID, if it was chosen and not named.
     pub fn gid_choice(&self) -> Option<&GidChoice> {
-        self.gid.as_ref()?.choice.as_ref()
+        self.gid_choice.as_ref()
     }
 
     /// The queue pair's number.
@@ -344,7 +355,7 @@ impl<P: Provider, T: QpType> PreparedQp<P, T> {
 
     /// Opens a batch of receives.
     #[inline(always)]
-    pub fn recv_batch(&mut self) -> RecvBatch<'_, P> {
+    pub fn recv_batch(&mut self) -> RecvBatch<'_, P, T> {
         self.core.recv.batch()
     }
 
@@ -363,7 +374,7 @@ impl<P: Provider, T: QpType> PreparedQp<P, T> {
     }
 
     fn reach_init(&mut self) -> Result<(), Error> {
-        let init = QpUpdate::to(QpState::INIT).port(self.port).pkey_index(self.pkey_index);
+        let init = QpUpdate::to(QpState::INIT).port(self.local.port).pkey_index(self.pkey_index);
         self.core.modify(&match T::TRANSPORT {
             Transport::Ud => init.qkey(self.qkey),
             _ => init.access(self.access),
@@ -385,7 +396,7 @@ impl<P: Provider> PreparedQp<P, Ud> {
     fn try_activate(&mut self) -> Result<(), Error> {
         self.return_to_init()?;
         self.core.modify(&QpUpdate::to(QpState::RTR))?;
-        self.core.modify(&QpUpdate::to(QpState::RTS).sq_psn(self.local.psn))
+        self.core.modify(&QpUpdate::to(QpState::RTS).sq_psn(self.local.endpoint.psn))
     }
 }
 
@@ -431,7 +442,7 @@ impl<P: Provider, T: Connected> PreparedQp<P, T> {
         let path = self.path(remote, options)?;
         self.return_to_init()?;
         let mut rtr = QpUpdate::to(QpState::RTR).path(&path).path_mtu(path_mtu).dest_qpn(remote.qpn).rq_psn(remote.psn);
-        let mut rts = QpUpdate::to(QpState::RTS).sq_psn(self.local.psn);
+        let mut rts = QpUpdate::to(QpState::RTS).sq_psn(self.local.endpoint.psn);
         if T::TRANSPORT == Transport::Rc {
             rtr = rtr.max_dest_rd_atomic(options.max_dest_rd_atomic).min_rnr_timer(options.min_rnr_timer);
             rts = rts
@@ -440,13 +451,13 @@ impl<P: Provider, T: Connected> PreparedQp<P, T> {
                 .rnr_retry(options.rnr_retry)
                 .max_rd_atomic(options.max_rd_atomic);
         }
-        self.core.modify(&rtr).map_err(|error| self.explain_rtr(error, remote))?;
+        self.core.modify(&rtr)?;
         self.core.modify(&rts)
     }
 
     /// The lower of both active MTUs, or what was asked for if it is not above that.
     fn path_mtu(&self, remote: &Endpoint, wanted: Option<Mtu>) -> Result<Mtu, Error> {
-        let lowest = match (self.local.mtu, remote.mtu) {
+        let lowest = match (self.local.endpoint.mtu, remote.mtu) {
             (Some(a), Some(b)) => a.min(b),
             (Some(one), None) | (None, Some(one)) => one,
             (None, None) => Mtu::B256,
@@ -462,7 +473,7 @@ impl<P: Provider, T: Connected> PreparedQp<P, T> {
     }
 
     fn path(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<Path, Error> {
-        let ethernet = self.core.context().is_ethernet(self.port)?;
+        let ethernet = self.core.context().is_ethernet(self.local.port)?;
         let grh = match (self.gid_index(), remote.gid) {
             (Some(sgid_index), Some(dgid)) if !dgid.is_zero() => Some(Grh {
                 dgid,
@@ -481,24 +492,7 @@ impl<P: Provider, T: Connected> PreparedQp<P, T> {
             let limit = "an InfiniBand port is reached by LID; is a subnet manager running?";
             return Err(Error::invalid(Verb::ModifyQp, "peer's LID", 0, limit));
         }
-        Ok(Path { port: self.port, dlid: remote.lid, sl: options.sl, grh })
-    }
-
-    /// The kernel looks up the peer's link address while it changes the state, and returns what that lookup returned.
-    fn explain_rtr(&self, error: Error, remote: &Endpoint) -> Error {
-        let (Some(local), Some(index), Some(peer)) = (self.local.gid, self.gid_index(), remote.gid) else {
-            return error;
-        };
-        match error.errno() {
-            Some(Errno::ETIMEDOUT | Errno::ENETUNREACH | Errno::EHOSTUNREACH) => error.with_hint(format!(
-                "no answer from {peer} via {local} (GID index {index}): check route and neighbour, and that UDP port \
-                 4791 passes"
-            )),
-            Some(Errno::EINVAL) => {
-                error.with_hint(format!("is {peer} reachable from {local} (GID index {index}), of the same family?"))
-            }
-            _ => error,
-        }
+        Ok(Path { port: self.local.port, dlid: remote.lid, sl: options.sl, grh })
     }
 }
 
@@ -534,6 +528,6 @@ impl<P: Provider, T: QpType> fmt::Debug for ConnectError<P, T> {
 
 impl<P: Provider, T: QpType> fmt::Debug for PreparedQp<P, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PreparedQp").field("local", &self.local).finish_non_exhaustive()
+        f.debug_struct("PreparedQp").field("local", &self.local.endpoint).finish_non_exhaustive()
     }
 }

@@ -3,6 +3,8 @@
 //! A type parameter `P` names the provider at compile time: [`Rxe`] gives concrete queues, [`Any`] an enum of all of
 //! them, chosen when the device is opened. The enum's branch is always predicted, so `Any` is the default everywhere.
 
+use super::ah::Destination;
+use super::any::AnyAh;
 use crate::rxe::{self, RxeCq, RxeCqe, RxeRq, RxeSq};
 use crate::uverbs::attr::{CreateQp, QpCap};
 use crate::uverbs::context::Ucontext;
@@ -71,9 +73,13 @@ pub(crate) mod sealed {
     pub trait SendOps: Send {
         fn begin(&mut self);
         fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
+        /// As `push`, for a SEND on a datagram queue pair.
+        fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError>;
         fn submit(&mut self) -> Result<(), PostError>;
         fn rollback(&mut self);
         fn remaining(&mut self) -> u32;
+        /// From here on longer datagrams are refused.
+        fn set_max_datagram(&mut self, bytes: u32);
         fn capacity(&self) -> u32;
         fn is_idle(&mut self) -> bool;
         fn resync(&mut self);
@@ -180,6 +186,11 @@ pub(crate) mod sealed {
             RxeSq::push(self, wr)
         }
         #[inline(always)]
+        fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
+            let AnyAh::Rxe(ah) = &to.ah.wire;
+            RxeSq::push_to(self, wr, rxe::UdTo { ah, qpn: to.qpn.get(), qkey: to.qkey.0 })
+        }
+        #[inline(always)]
         fn submit(&mut self) -> Result<(), PostError> {
             RxeSq::submit(self)
         }
@@ -190,6 +201,9 @@ pub(crate) mod sealed {
         #[inline(always)]
         fn remaining(&mut self) -> u32 {
             RxeSq::remaining(self)
+        }
+        fn set_max_datagram(&mut self, bytes: u32) {
+            RxeSq::set_max_datagram(self, bytes);
         }
         fn capacity(&self) -> u32 {
             RxeSq::capacity(self)

@@ -3,7 +3,7 @@
 use super::attr::QpUpdate;
 use super::batch::{RecvBatch, SendBatch};
 use super::mr::CloseError;
-use super::prepared::Endpoint;
+use super::prepared::{Endpoint, Local};
 use super::provider::{Any, Provider};
 use super::qp_core::QpCore;
 use super::qp_type::{QpType, Rc};
@@ -24,12 +24,12 @@ use std::marker::PhantomData;
 #[doc(alias = "ibv_qp")]
 pub struct Qp<P: Provider = Any, T: QpType = Rc> {
     pub(super) core: QpCore<P>,
-    pub(super) local: Endpoint,
+    pub(super) local: Local,
     pub(super) kind: PhantomData<T>,
 }
 
 impl<P: Provider, T: QpType> Qp<P, T> {
-    pub(super) fn new(core: QpCore<P>, local: Endpoint) -> Self {
+    pub(super) fn new(core: QpCore<P>, local: Local) -> Self {
         Self { core, local, kind: PhantomData }
     }
 
@@ -40,7 +40,7 @@ impl<P: Provider, T: QpType> Qp<P, T> {
 
     /// What a peer needs to know of it.
     pub fn endpoint(&self) -> Endpoint {
-        self.local
+        self.local.endpoint
     }
 
     /// The sizes of its queues, as the provider made them: at least what was asked for.
@@ -63,7 +63,7 @@ impl<P: Provider, T: QpType> Qp<P, T> {
     /// Opens a batch of receives. One batch at a time: it borrows the queue pair.
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
-    pub fn recv_batch(&mut self) -> RecvBatch<'_, P> {
+    pub fn recv_batch(&mut self) -> RecvBatch<'_, P, T> {
         self.core.recv.batch()
     }
 

@@ -11,13 +11,16 @@ use super::attr::QpUpdate;
 use super::batch::{RecvBatch, SendBatch};
 use super::cq::CqShared;
 use super::device::ContextInner;
+use super::mcast::Groups;
 use super::pd::{Pd, PdInner};
 use super::provider::Provider;
 use super::provider::sealed::{NewQp, RecvOps, SendOps};
 use super::qp_type::QpType;
 use super::registry::Source;
+use super::route::explain_route;
 use super::srq::SrqShared;
 use super::transition::{self, Transport};
+use crate::uverbs::attr::qp_attr_mask as mask;
 use crate::uverbs::attr::{CreateQp, QpAttr, QpCap, QpState};
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Verb};
@@ -62,6 +65,7 @@ pub(super) struct QpShared<P: Provider> {
     pub(super) send_cq: Arc<CqShared>,
     pub(super) recv_cq: Arc<CqShared>,
     pub(super) srq: Option<Arc<SrqShared>>,
+    pub(super) groups: Groups,
     parked: Mutex<Parked<P>>,
 }
 
@@ -126,6 +130,7 @@ impl<P: Provider> QpCore<P> {
             recv_cq: recv_cq.clone(),
             srq: srq.cloned(),
             pd,
+            groups: Groups::default(),
             parked: Mutex::new(Parked { sq: None, rq: None }),
         });
         Ok(Self {
@@ -161,6 +166,7 @@ impl<P: Provider> QpCore<P> {
     }
 
     pub(super) fn destroy(&self) -> Result<(), Error> {
+        self.shared().leave_groups();
         self.shared().handle.destroy().map(drop)
     }
 }
@@ -174,7 +180,7 @@ impl<P: Provider> SendSide<P> {
 
 impl<P: Provider> RecvSide<P> {
     #[inline(always)]
-    pub(super) fn batch(&mut self) -> RecvBatch<'_, P> {
+    pub(super) fn batch<T: QpType>(&mut self) -> RecvBatch<'_, P, T> {
         RecvBatch::new(&mut *self.rq, self.ready)
     }
 }
@@ -189,7 +195,13 @@ impl<P: Provider> QpShared<P> {
         update.check_ranges()?;
         transition::check(self.transport, self.state(), update.state(), update.raw.attr_mask)?;
         let done = self.pd.context.ucontext.modify_qp(&self.handle, &update.raw);
-        done.map_err(|error| self.explain(error))?;
+        done.map_err(|error| {
+            let error = self.explain(error);
+            if update.raw.attr_mask & mask::AV == 0 {
+                return error;
+            }
+            explain_route(error, &self.pd.context, &update.raw.dest)
+        })?;
         self.state.store(update.state().0, Ordering::Relaxed);
         Ok(())
     }
@@ -236,6 +248,7 @@ impl<P: Provider> Drop for RecvSide<P> {
 /// Both sides are gone: destroys the kernel's queue pair, then frees the queues.
 impl<P: Provider> Drop for QpShared<P> {
     fn drop(&mut self) {
+        self.leave_groups();
         let Parked { sq, rq } = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !self.handle.destroy_or_leak() {
             // It is still there, and may put completions into its completion queues.

@@ -11,6 +11,8 @@
 //! cannot be leaked.
 #![allow(unsafe_code)]
 
+use super::ah::Destination;
+use super::batch::check_room_for_grh;
 use super::channel::deadline;
 use super::cq::Cq;
 use super::mr::{AccessFlags, Region};
@@ -19,7 +21,8 @@ use super::pool::numbers;
 use super::provider::sealed::{RecvOps, SendOps};
 use super::provider::{Any, Provider};
 use super::qp::Qp;
-use super::qp_type::{Connected, QpType, Rc};
+use super::qp_type::{Connected, QpType, Rc, Ud};
+use super::transition::Transport;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::wc::Wc;
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WrFlags};
@@ -111,6 +114,14 @@ impl<'env, P: Provider, T: Connected> Scope<'_, 'env, P, T> {
     }
 }
 
+impl<'env, P: Provider> Scope<'_, 'env, P, Ud> {
+    /// Sends `bytes` as a datagram.
+    pub fn send_to(&mut self, bytes: &'env [u8], to: Destination<'_>) -> Result<(), Error> {
+        let bytes = NonNull::from(bytes);
+        self.post_send_with(bytes, AccessFlags::LOCAL_READ, SendOp::Send, |sq, wr| sq.push_to(wr, to))
+    }
+}
+
 impl<'env, P: Provider> Scope<'_, 'env, P> {
     /// Reads the peer's memory into `buffer`.
     pub fn read(&mut self, buffer: &'env mut [u8], remote: RemoteAddr) -> Result<(), Error> {
@@ -124,6 +135,10 @@ impl<'env, P: Provider, T: QpType> Scope<'_, 'env, P, T> {
         let len = buffer.len();
         if !self.qp.core.recv.ready {
             return Err(refused(Verb::PostRecv, PostError::BadState, len));
+        }
+        let room = super::Sge::from_raw(0, u32::try_from(len).unwrap_or(u32::MAX), super::Lkey(0));
+        if let (Transport::Ud, Err(error)) = (T::TRANSPORT, check_room_for_grh(&[room])) {
+            return Err(refused(Verb::PostRecv, error, len));
         }
         let sge = self.register(NonNull::from(buffer), AccessFlags::LOCAL_WRITE)?;
         let rq = &mut *self.qp.core.recv.rq;
@@ -147,6 +162,16 @@ impl<'env, P: Provider, T: QpType> Scope<'_, 'env, P, T> {
     }
 
     fn post_send(&mut self, range: NonNull<[u8]>, access: AccessFlags, op: SendOp) -> Result<(), Error> {
+        self.post_send_with(range, access, op, |sq, wr| sq.push(wr))
+    }
+
+    fn post_send_with(
+        &mut self,
+        range: NonNull<[u8]>,
+        access: AccessFlags,
+        op: SendOp,
+        push: impl FnOnce(&mut P::Sq, &SendWr<'_>) -> Result<(), PostError>,
+    ) -> Result<(), Error> {
         if !self.qp.core.send.ready {
             return Err(refused(Verb::PostSend, PostError::BadState, range.len()));
         }
@@ -154,7 +179,7 @@ impl<'env, P: Provider, T: QpType> Scope<'_, 'env, P, T> {
         let payload = Payload::Sges(sge.as_slice());
         let sq = &mut *self.qp.core.send.sq;
         sq.begin();
-        if let Err(error) = sq.push(&SendWr { wr_id: self.next_id, flags: WrFlags::SIGNALED, op, payload }) {
+        if let Err(error) = push(sq, &SendWr { wr_id: self.next_id, flags: WrFlags::SIGNALED, op, payload }) {
             sq.rollback();
             return Err(refused(Verb::PostSend, error, range.len()));
         }

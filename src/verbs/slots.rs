@@ -1,11 +1,12 @@
 //! Posting slots of a [`Pool`](crate::Pool): a whole queue pair and its halves do so in the same way.
 
+use super::ah::Destination;
 use super::halves::{RecvHalf, SendHalf};
 use super::pool::{Slot, SlotError};
 use super::prepared::PreparedQp;
 use super::provider::Provider;
 use super::qp::Qp;
-use super::qp_type::{Connected, QpType, Rc};
+use super::qp_type::{Connected, QpType, Rc, Ud};
 use crate::uverbs::wr::{RemoteAddr, SendOp};
 
 macro_rules! sends {
@@ -46,7 +47,31 @@ macro_rules! receives {
             /// Posts a receive into a slot.
             #[inline]
             pub fn recv_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
-                self.$($side).+.post_slot(slot)
+                self.$($side).+.post_slot::<T>(slot)
+            }
+        }
+    };
+}
+
+macro_rules! datagrams {
+    ($owner:ident, $($side:ident).+) => {
+        impl<P: Provider> $owner<P, Ud> {
+            /// Sends the first `len_bytes` of a slot as a datagram. The completion brings the slot back.
+            #[inline]
+            pub fn send_slot_to(&mut self, slot: Slot, len_bytes: u32, to: Destination<'_>) -> Result<(), SlotError> {
+                self.$($side).+.post_slot_to(slot, len_bytes, SendOp::Send, to)
+            }
+
+            /// Sends the first `len_bytes` of a slot as a datagram, with immediate data in host order.
+            #[inline]
+            pub fn send_imm_slot_to(
+                &mut self,
+                slot: Slot,
+                len_bytes: u32,
+                imm: u32,
+                to: Destination<'_>,
+            ) -> Result<(), SlotError> {
+                self.$($side).+.post_slot_to(slot, len_bytes, SendOp::SendImm(imm), to)
             }
         }
     };
@@ -54,6 +79,8 @@ macro_rules! receives {
 
 sends!(Qp, core.send);
 sends!(SendHalf, side);
+datagrams!(Qp, core.send);
+datagrams!(SendHalf, side);
 receives!(Qp, core.recv);
 receives!(RecvHalf, side);
 receives!(PreparedQp, core.recv);

@@ -12,8 +12,9 @@
 use crate::target::Target;
 use fastrand::Rng;
 use ironverbs::{
-    AccessFlags, AckTimeout, CompChannel, ConnectOptions, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd, PortNum,
-    PostError, PreparedQp, Psn, Qp, QpBuilder, RecvBatch, RemoteAddr, SendBatch, Sge, Srq, Wc, WcOpcode, WcStatus,
+    AccessFlags, AckTimeout, Any, CompChannel, ConnectOptions, Connected, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd,
+    PortNum, PostError, PreparedQp, Psn, QKey, Qp, QpBuilder, QpType, Rc, RecvBatch, RemoteAddr, SendBatch, Sge, Srq,
+    Uc, Ud, Wc, WcOpcode, WcStatus,
 };
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -78,9 +79,26 @@ pub fn receives_may_be_late(options: &mut ConnectOptions) {
     options.rnr_retry = 7;
 }
 
+/// A transport that connects, and how its queue pairs are made.
+pub trait Kind: Connected + Sized {
+    fn builder<'a>(pd: &'a Pd, send_cq: &'a Cq, recv_cq: &'a Cq) -> QpBuilder<'a, Any, Self>;
+}
+
+impl Kind for Rc {
+    fn builder<'a>(pd: &'a Pd, send_cq: &'a Cq, recv_cq: &'a Cq) -> QpBuilder<'a, Any, Self> {
+        QpBuilder::rc(pd, send_cq, recv_cq)
+    }
+}
+
+impl Kind for Uc {
+    fn builder<'a>(pd: &'a Pd, send_cq: &'a Cq, recv_cq: &'a Cq) -> QpBuilder<'a, Any, Self> {
+        QpBuilder::uc(pd, send_cq, recv_cq)
+    }
+}
+
 /// One side of a connection, with all it needs.
-pub struct Side {
-    pub qp: Qp,
+pub struct Side<T: QpType = Rc> {
+    pub qp: Qp<Any, T>,
     pub cq: Cq,
     pub mr: Mr,
     pub channel: Option<CompChannel>,
@@ -93,14 +111,14 @@ pub struct Side {
 }
 
 /// Two sides, connected with each other.
-pub struct Pair {
-    pub a: Side,
-    pub b: Side,
+pub struct Pair<T: QpType = Rc> {
+    pub a: Side<T>,
+    pub b: Side<T>,
 }
 
 /// A side that is not connected yet.
-pub struct Half {
-    pub prepared: PreparedQp,
+pub struct Half<T: QpType = Rc> {
+    pub prepared: PreparedQp<Any, T>,
     pub cq: Cq,
     pub mr: Mr,
     pub channel: Option<CompChannel>,
@@ -111,6 +129,12 @@ pub struct Half {
 
 impl Half {
     pub fn new(target: &Target, context: Context, setup: &Setup) -> Self {
+        Self::of_kind(target, context, setup)
+    }
+}
+
+impl<T: Kind> Half<T> {
+    pub fn of_kind(target: &Target, context: Context, setup: &Setup) -> Self {
         let channel = setup.channel.then(|| context.create_comp_channel().unwrap());
         let builder = context.cq_builder(setup.cq_depth);
         let cq = match &channel {
@@ -119,11 +143,11 @@ impl Half {
         };
         let pd = context.alloc_pd().unwrap();
         let mr = pd.alloc_mr(setup.mr_bytes, setup.mr_access).unwrap();
-        let prepared = prepare(target, &pd, &cq, &cq, setup);
+        let prepared = prepare_kind(target, &pd, &cq, &cq, setup);
         Self { prepared, cq, mr, channel, pd, context, port: target.port }
     }
 
-    pub fn connect(self, remote: &Endpoint, setup: &Setup) -> Side {
+    pub fn connect(self, remote: &Endpoint, setup: &Setup) -> Side<T> {
         let Self { prepared, cq, mr, channel, pd, context, port } = self;
         let gid_index = prepared.gid_index();
         let image = vec![0; mr.len_bytes()];
@@ -133,12 +157,29 @@ impl Half {
 
 /// A queue pair of that kind, not connected yet.
 pub fn prepare(target: &Target, pd: &Pd, send_cq: &Cq, recv_cq: &Cq, setup: &Setup) -> PreparedQp {
+    prepare_kind(target, pd, send_cq, recv_cq, setup)
+}
+
+/// As [`prepare`], of any kind.
+pub fn prepare_kind<T: Kind>(
+    target: &Target,
+    pd: &Pd,
+    send_cq: &Cq,
+    recv_cq: &Cq,
+    setup: &Setup,
+) -> PreparedQp<Any, T> {
     builder(target, pd, send_cq, recv_cq, setup).build().unwrap()
 }
 
-/// As [`prepare`], up to the last settings.
-pub fn builder<'a>(target: &Target, pd: &'a Pd, send_cq: &'a Cq, recv_cq: &'a Cq, setup: &Setup) -> QpBuilder<'a> {
-    let mut builder = QpBuilder::rc(pd, send_cq, recv_cq)
+/// As [`prepare_kind`], up to the last settings.
+pub fn builder<'a, T: Kind>(
+    target: &Target,
+    pd: &'a Pd,
+    send_cq: &'a Cq,
+    recv_cq: &'a Cq,
+    setup: &Setup,
+) -> QpBuilder<'a, Any, T> {
+    let mut builder = T::builder(pd, send_cq, recv_cq)
         .port(target.port)
         .max_send_wr(setup.send_wr)
         .max_recv_wr(setup.recv_wr)
@@ -157,7 +198,7 @@ pub fn builder<'a>(target: &Target, pd: &'a Pd, send_cq: &'a Cq, recv_cq: &'a Cq
 }
 
 /// Connects with the setup's options.
-pub fn connect(prepared: PreparedQp, remote: &Endpoint, setup: &Setup) -> Qp {
+pub fn connect<T: Kind>(prepared: PreparedQp<Any, T>, remote: &Endpoint, setup: &Setup) -> Qp<Any, T> {
     let mut options = prepared.connect_options();
     (setup.options)(&mut options);
     prepared.connect_with(remote, &options).unwrap()
@@ -165,14 +206,23 @@ pub fn connect(prepared: PreparedQp, remote: &Endpoint, setup: &Setup) -> Qp {
 
 impl Pair {
     pub fn new(target: &Target, setup: &Setup) -> Self {
-        Self::join(Half::new(target, target.open(), setup), Half::new(target, target.open_peer(), setup), setup)
+        Self::of_kind(target, setup)
+    }
+}
+
+impl<T: Kind> Pair<T> {
+    pub fn of_kind(target: &Target, setup: &Setup) -> Self {
+        let half = |context| Half::of_kind(target, context, setup);
+        Self::join(half(target.open()), half(target.open_peer()), setup)
     }
 
-    pub fn join(a: Half, b: Half, setup: &Setup) -> Self {
+    pub fn join(a: Half<T>, b: Half<T>, setup: &Setup) -> Self {
         let (a_end, b_end) = (a.prepared.endpoint(), b.prepared.endpoint());
         Self { a: a.connect(&b_end, setup), b: b.connect(&a_end, setup) }
     }
+}
 
+impl<T: QpType> Pair<T> {
     /// The same pair with its sides exchanged.
     pub fn swap(&mut self) {
         std::mem::swap(&mut self.a, &mut self.b);
@@ -197,7 +247,7 @@ impl Pair {
     }
 }
 
-impl Side {
+impl<T: QpType> Side<T> {
     /// An entry for `len` bytes of the region.
     pub fn sge(&self, offset: usize, len: usize) -> Sge {
         self.mr.sge(offset..offset + len).unwrap()
@@ -215,20 +265,20 @@ impl Side {
     /// Posts a batch of sends.
     pub fn try_send<R>(
         &mut self,
-        fill: impl FnOnce(&mut SendBatch<'_>) -> Result<R, PostError>,
+        fill: impl FnOnce(&mut SendBatch<'_, Any, T>) -> Result<R, PostError>,
     ) -> Result<R, PostError> {
         try_send(&mut self.qp, fill)
     }
 
     /// Posts a batch of sends, which must be accepted.
-    pub fn send<R>(&mut self, fill: impl FnOnce(&mut SendBatch<'_>) -> Result<R, PostError>) -> R {
+    pub fn send<R>(&mut self, fill: impl FnOnce(&mut SendBatch<'_, Any, T>) -> Result<R, PostError>) -> R {
         self.try_send(fill).unwrap()
     }
 
     /// Posts a batch of receives.
     pub fn try_recv<R>(
         &mut self,
-        fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>,
+        fill: impl FnOnce(&mut RecvBatch<'_, Any, T>) -> Result<R, PostError>,
     ) -> Result<R, PostError> {
         try_recv(&mut self.qp, fill)
     }
@@ -317,8 +367,41 @@ impl Side {
     }
 }
 
+/// Bytes of a receive of which a datagram has the first 40.
+pub const DATAGRAM_ROOM: usize = 40 + 4096;
+/// What the datagram sides' queue pairs take.
+pub const QKEY: QKey = QKey(0x1111_1111);
+
+impl Side<Ud> {
+    /// A queue pair for datagrams on `context`, from the GID at `gid_index`, or the target's.
+    pub fn datagrams(target: &Target, context: Context, gid_index: Option<GidIndex>, setup: &Setup) -> Self {
+        let cq = context.create_cq(setup.cq_depth).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let mr = pd.alloc_mr(setup.mr_bytes, setup.mr_access).unwrap();
+        let mut builder = QpBuilder::ud(&pd, &cq, &cq)
+            .port(target.port)
+            .qkey(QKEY)
+            .max_send_wr(setup.send_wr)
+            .max_recv_wr(setup.recv_wr)
+            .max_send_sge(setup.send_sge)
+            .max_recv_sge(setup.recv_sge)
+            .max_inline_bytes(setup.inline);
+        if let Some(index) = gid_index.or(target.gid_index) {
+            builder = builder.gid_index(index);
+        }
+        let prepared = builder.build().unwrap();
+        let gid_index = prepared.gid_index();
+        let image = vec![0; mr.len_bytes()];
+        let qp = prepared.activate().unwrap();
+        Self { qp, cq, mr, channel: None, pd, context, port: target.port, gid_index, image }
+    }
+}
+
 /// Posts a batch of sends.
-pub fn try_send<R>(qp: &mut Qp, fill: impl FnOnce(&mut SendBatch<'_>) -> Result<R, PostError>) -> Result<R, PostError> {
+pub fn try_send<T: QpType, R>(
+    qp: &mut Qp<Any, T>,
+    fill: impl FnOnce(&mut SendBatch<'_, Any, T>) -> Result<R, PostError>,
+) -> Result<R, PostError> {
     let mut batch = qp.send_batch();
     let result = fill(&mut batch)?;
     // SAFETY: see the module's argument.
@@ -327,7 +410,10 @@ pub fn try_send<R>(qp: &mut Qp, fill: impl FnOnce(&mut SendBatch<'_>) -> Result<
 }
 
 /// Posts a batch of receives.
-pub fn try_recv<R>(qp: &mut Qp, fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>) -> Result<R, PostError> {
+pub fn try_recv<T: QpType, R>(
+    qp: &mut Qp<Any, T>,
+    fill: impl FnOnce(&mut RecvBatch<'_, Any, T>) -> Result<R, PostError>,
+) -> Result<R, PostError> {
     submit_recv(qp.recv_batch(), fill)
 }
 
@@ -339,9 +425,9 @@ pub fn try_recv_shared<R>(
     submit_recv(srq.recv_batch(), fill)
 }
 
-fn submit_recv<R>(
-    mut batch: RecvBatch<'_>,
-    fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>,
+fn submit_recv<T: QpType, R>(
+    mut batch: RecvBatch<'_, Any, T>,
+    fill: impl FnOnce(&mut RecvBatch<'_, Any, T>) -> Result<R, PostError>,
 ) -> Result<R, PostError> {
     let result = fill(&mut batch)?;
     // SAFETY: see the module's argument.
@@ -350,7 +436,7 @@ fn submit_recv<R>(
 }
 
 /// Posts a receive on a queue pair that is not connected yet.
-pub fn recv_early(qp: &mut PreparedQp, wr_id: u64, sges: &[Sge]) {
+pub fn recv_early<T: QpType>(qp: &mut PreparedQp<Any, T>, wr_id: u64, sges: &[Sge]) {
     let mut batch = qp.recv_batch();
     batch.recv(wr_id, sges).unwrap();
     // SAFETY: see the module's argument.
@@ -410,7 +496,7 @@ impl Patience {
 
 /// The completion of a successful send, and what it must tell.
 #[track_caller]
-pub fn assert_sent(wc: &Wc, wr_id: u64, qp: &Qp, opcode: WcOpcode) {
+pub fn assert_sent<T: QpType>(wc: &Wc, wr_id: u64, qp: &Qp<Any, T>, opcode: WcOpcode) {
     let done = wc.outcome().unwrap_or_else(|error| panic!("{wc:?}: {error}"));
     assert_eq!((wc.wr_id, wc.qpn(), done.opcode), (wr_id, qp.qpn().get(), opcode), "{wc:?}");
     assert_eq!(done.imm, None, "a send has no immediate data to tell: {wc:?}");
@@ -418,7 +504,14 @@ pub fn assert_sent(wc: &Wc, wr_id: u64, qp: &Qp, opcode: WcOpcode) {
 
 /// The completion of a successful receive, and what it must tell.
 #[track_caller]
-pub fn assert_received(wc: &Wc, wr_id: u64, qp: &Qp, opcode: WcOpcode, byte_len: usize, imm: Option<u32>) {
+pub fn assert_received<T: QpType>(
+    wc: &Wc,
+    wr_id: u64,
+    qp: &Qp<Any, T>,
+    opcode: WcOpcode,
+    byte_len: usize,
+    imm: Option<u32>,
+) {
     let done = wc.outcome().unwrap_or_else(|error| panic!("{wc:?}: {error}"));
     let told = (wc.wr_id, wc.qpn(), done.opcode, done.byte_len as usize, done.imm);
     assert_eq!(told, (wr_id, qp.qpn().get(), opcode, byte_len, imm), "{wc:?}");

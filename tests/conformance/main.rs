@@ -6,6 +6,7 @@
 //! library) of both.
 
 mod capacity;
+mod datagrams;
 mod device_events;
 mod errors;
 mod events;
@@ -32,6 +33,7 @@ fn main() -> std::process::ExitCode {
         capacity::TESTS,
         rings::TESTS,
         polling::TESTS,
+        datagrams::TESTS,
         errors::TESTS,
         states::TESTS,
         events::TESTS,

@@ -1,12 +1,12 @@
 //! Every operation with every shape of payload, verified at the peer to the last byte and at both completions.
 
-use crate::fixture::{Pair, Setup, assert_received, assert_sent};
+use crate::fixture::{Kind, Pair, Setup, assert_received, assert_sent, eventually};
 use crate::harness::step;
 use crate::seen;
 use crate::target::Target;
 use crate::tests;
 use fastrand::Rng;
-use ironverbs::{Inline, InlinePieces, Payload, WcOpcode, WrFlags};
+use ironverbs::{Any, Inline, InlinePieces, Payload, PostError, Rc, RemoteAddr, SendBatch, Sge, Uc, WcOpcode, WrFlags};
 use std::ops::Range;
 
 tests! {
@@ -15,6 +15,10 @@ tests! {
     write,
     write_imm,
     read,
+    uc_send,
+    uc_send_imm,
+    uc_write,
+    uc_write_imm,
     compare_swap,
     fetch_add,
     large_messages_both_ways,
@@ -51,39 +55,79 @@ impl Local {
     }
 }
 
+/// A transport that connects, and what it can do beyond SEND and WRITE.
+pub trait Posts: Kind {
+    const RELIABLE: bool;
+    fn read(batch: &mut SendBatch<'_, Any, Self>, wr_id: u64, sges: &[Sge], from: RemoteAddr) -> Result<(), PostError>;
+}
+
+impl Posts for Rc {
+    const RELIABLE: bool = true;
+    fn read(batch: &mut SendBatch<'_, Any, Self>, wr_id: u64, sges: &[Sge], from: RemoteAddr) -> Result<(), PostError> {
+        batch.read(wr_id, WrFlags::SIGNALED, sges, from)
+    }
+}
+
+impl Posts for Uc {
+    const RELIABLE: bool = false;
+    fn read(_: &mut SendBatch<'_, Any, Self>, _: u64, _: &[Sge], _: RemoteAddr) -> Result<(), PostError> {
+        panic!("an unreliable connection has no READ")
+    }
+}
+
 /// Where peers' bytes go or come from, and where each side's own are: the two never overlap.
 const FAR: Range<usize> = 16 * 1024..32 * 1024;
 
 fn send(target: &Target) {
-    every_shape(target, Op::Send);
+    every_shape::<Rc>(target, Op::Send);
     seen::works("RC SEND");
 }
 
 fn send_imm(target: &Target) {
-    every_shape(target, Op::SendImm);
+    every_shape::<Rc>(target, Op::SendImm);
     seen::works("RC SEND with immediate");
 }
 
 fn write(target: &Target) {
-    every_shape(target, Op::Write);
+    every_shape::<Rc>(target, Op::Write);
     seen::works("RC RDMA WRITE");
 }
 
 fn write_imm(target: &Target) {
-    every_shape(target, Op::WriteImm);
+    every_shape::<Rc>(target, Op::WriteImm);
     seen::works("RC RDMA WRITE with immediate");
 }
 
 fn read(target: &Target) {
-    every_shape(target, Op::Read);
+    every_shape::<Rc>(target, Op::Read);
     seen::works("RC RDMA READ");
+}
+
+fn uc_send(target: &Target) {
+    every_shape::<Uc>(target, Op::Send);
+    seen::works("UC SEND");
+}
+
+fn uc_send_imm(target: &Target) {
+    every_shape::<Uc>(target, Op::SendImm);
+    seen::works("UC SEND with immediate");
+}
+
+fn uc_write(target: &Target) {
+    every_shape::<Uc>(target, Op::Write);
+    seen::works("UC RDMA WRITE");
+}
+
+fn uc_write_imm(target: &Target) {
+    every_shape::<Uc>(target, Op::WriteImm);
+    seen::works("UC RDMA WRITE with immediate");
 }
 
 /// One piece, the most pieces there can be, unequal ones, inline in one and several pieces, and nothing at all; lengths
 /// around a packet's.
-fn every_shape(target: &Target, op: Op) {
+fn every_shape<T: Posts>(target: &Target, op: Op) {
     let mut rng = Rng::with_seed(op as u64 + 1);
-    let mut pair = pair_of_widest(target);
+    let mut pair = pair_of_widest::<T>(target);
     pair.scramble(&mut rng);
     let caps = pair.a.qp.cap();
     let (most, inline, mtu) = (caps.max_send_sge as usize, caps.max_inline_data as usize, pair.mtu() as usize);
@@ -117,9 +161,9 @@ fn every_shape(target: &Target, op: Op) {
 }
 
 /// A pair whose queue pairs take as many scatter/gather entries as the device has.
-pub fn pair_of_widest(target: &Target) -> Pair {
+pub fn pair_of_widest<T: Kind>(target: &Target) -> Pair<T> {
     let attr = target.open().attr().clone();
-    Pair::new(target, &Setup { send_sge: attr.max_sge, recv_sge: attr.max_sge, inline: 128, ..Setup::default() })
+    Pair::of_kind(target, &Setup { send_sge: attr.max_sge, recv_sge: attr.max_sge, inline: 128, ..Setup::default() })
 }
 
 /// `total` as `n` lengths, of which no two neighbours are equal.
@@ -145,7 +189,7 @@ pub fn scatter(lens: &[usize], area: Range<usize>, rng: &mut Rng) -> Vec<Range<u
 }
 
 /// Runs one operation from side `a`, and checks everything that it should have done and nothing else.
-pub fn exchange(target: &Target, pair: &mut Pair, op: Op, local: &Local, room: &[usize], rng: &mut Rng) {
+pub fn exchange<T: Posts>(target: &Target, pair: &mut Pair<T>, op: Op, local: &Local, room: &[usize], rng: &mut Rng) {
     let len = local.len();
     let imm = rng.u32(..);
     let (sent_id, received_id) = (rng.u64(..), rng.u64(..));
@@ -197,7 +241,7 @@ pub fn exchange(target: &Target, pair: &mut Pair, op: Op, local: &Local, room: &
         Op::SendImm => batch.send_imm(sent_id, WrFlags::SIGNALED, source, imm),
         Op::Write => batch.write(sent_id, WrFlags::SIGNALED, source, remote),
         Op::WriteImm => batch.write_imm(sent_id, WrFlags::SIGNALED, source, remote, imm),
-        Op::Read => batch.read(sent_id, WrFlags::SIGNALED, &sges, remote),
+        Op::Read => T::read(batch, sent_id, &sges, remote),
     });
 
     // What should now be where.
@@ -216,6 +260,11 @@ pub fn exchange(target: &Target, pair: &mut Pair, op: Op, local: &Local, room: &
     assert!(rest.is_empty());
 
     let sent = pair.a.completions(1)[0];
+    if !T::RELIABLE && !receives {
+        // Sent says nothing of arrived.
+        let image = pair.b.image[FAR].to_vec();
+        eventually("the bytes arrive", || pair.b.bytes(FAR.start, FAR.len()) == image);
+    }
     let opcode = match op {
         Op::Send | Op::SendImm => WcOpcode::SEND,
         Op::Write | Op::WriteImm => WcOpcode::RDMA_WRITE,

@@ -50,7 +50,7 @@ fn slots_keep_nothing_of_earlier_requests(target: &Target) {
         }
     }
     step("the widest the device has");
-    let mut pair = pair_of_widest(target);
+    let mut pair = pair_of_widest::<ironverbs::Rc>(target);
     pair.scramble(&mut rng);
     let most = pair.a.qp.cap().max_send_sge as usize;
     for n in 0..3 * pair.a.qp.cap().max_send_wr as usize {

@@ -152,7 +152,8 @@ fn what_is_asked_must_be_within_the_limits(target: &Target) {
     let error = srq.resize(attr.max_srq_wr + 1).unwrap_err();
     assert!(error.to_string().contains(&format!("1 to {}", attr.max_srq_wr)), "{error}");
     let (other_pd, other_cq) = (other.alloc_pd().unwrap(), other.create_cq(8).unwrap());
-    let foreign = builder(target, &other_pd, &other_cq, &other_cq, &Setup::default()).srq(&srq).build();
+    let foreign =
+        builder::<ironverbs::Rc>(target, &other_pd, &other_cq, &other_cq, &Setup::default()).srq(&srq).build();
     assert!(foreign.unwrap_err().to_string().contains("another context"));
 }
 
@@ -162,9 +163,9 @@ fn receive_caps_of_its_queue_pairs_mean_nothing(target: &Target) {
     let context = target.open();
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
     let srq = context.create_srq(&pd, 8).unwrap();
-    let prepared = builder(target, &pd, &cq, &cq, &setup).srq(&srq).build().unwrap();
+    let prepared = builder::<ironverbs::Rc>(target, &pd, &cq, &cq, &setup).srq(&srq).build().unwrap();
     assert_eq!((prepared.cap().max_recv_wr, prepared.cap().max_recv_sge), (0, 0));
-    let alone = builder(target, &pd, &cq, &cq, &setup).build();
+    let alone = builder::<ironverbs::Rc>(target, &pd, &cq, &cq, &setup).build();
     assert!(matches!(alone, Err(Error::Invalid { .. })), "{alone:?}");
 }
 

@@ -17,6 +17,21 @@ fn structures_and_opcodes() {
             structure!(RxeSge as "struct rxe_sge" { addr, length, lkey }),
             structure!(RecvWqe as "struct rxe_recv_wqe" { wr_id, reserved, padding, dma }),
             structure!(MmapInfo as "struct mminfo" { offset, size, pad }),
+            structure!(RxeAv as "struct rxe_av" {
+                port_num,
+                network_type,
+                dmac,
+                dgid: "grh.dgid",
+                flow_label: "grh.flow_label",
+                sgid_index: "grh.sgid_index",
+                hop_limit: "grh.hop_limit",
+                traffic_class: "grh.traffic_class",
+                // The last byte of `grh`, which has no name.
+                padding: "grh.dgid.raw[23]",
+                sgid_addr,
+                dgid_addr,
+            }),
+            structure!(CreateAhResp as "struct rxe_create_ah_resp" { ah_num, reserved }),
             structure!(CreateCqResp as "struct rxe_create_cq_resp" { mi }),
             structure!(ResizeCqResp as "struct rxe_resize_cq_resp" { mi }),
             structure!(CreateSrqResp as "struct rxe_create_srq_resp" { mi, srq_num, reserved }),
@@ -24,6 +39,8 @@ fn structures_and_opcodes() {
             structure!(CreateQpResp as "struct rxe_create_qp_resp" { rq_mi, sq_mi }),
         ],
         constants: constants!(
+            network_type::IPV4 => "RXE_NETWORK_TYPE_IPV4",
+            network_type::IPV6 => "RXE_NETWORK_TYPE_IPV6",
             opcode::RDMA_WRITE => "IB_UVERBS_WR_RDMA_WRITE",
             opcode::RDMA_WRITE_WITH_IMM => "IB_UVERBS_WR_RDMA_WRITE_WITH_IMM",
             opcode::SEND => "IB_UVERBS_WR_SEND",
@@ -66,6 +83,17 @@ fn send_wqe() -> Structure {
                 swap: "wr.wr.atomic.swap",
                 rkey: "wr.wr.atomic.rkey",
                 reserved: "wr.wr.atomic.reserved",
+            }),
+        ),
+        (
+            offset_of!(SendWqe, op),
+            structure!(WrUd as "" {
+                remote_qpn: "wr.wr.ud.remote_qpn",
+                remote_qkey: "wr.wr.ud.remote_qkey",
+                pkey_index: "wr.wr.ud.pkey_index",
+                reserved: "wr.wr.ud.reserved",
+                ah_num: "wr.wr.ud.ah_num",
+                pad: "wr.wr.ud.pad",
             }),
         ),
         (

@@ -8,20 +8,32 @@
 //! `num_sge` of inline data, where it leaves the caller's number. It does not write `status`, `mask` to `ack_length`,
 //! `has_rd_atomic` and `dma.reserved`.
 
+use super::UdTo;
 use super::tests::{queue, sge};
+use crate::rxe::abi::RxeAv;
+use crate::rxe::address::RxeAh;
 use crate::rxe::testing::hex;
 use crate::uverbs::types::Rkey;
-use crate::uverbs::wr::{Payload, RemoteAddr, SendOp, SendWr, WrFlags};
+use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WrFlags};
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x7f12_3456_7890_abc8, rkey: Rkey(0x0000_1a2b) };
 
 /// Posts one work request on a queue of 4 SGEs and 64 inline bytes (slots of 512 bytes) and compares the slot.
 #[track_caller]
 fn check(wr: SendWr<'_>, golden: &str) {
+    check_to(wr, None, golden);
+}
+
+/// As [`check`], on a datagram queue pair.
+#[track_caller]
+fn check_to(wr: SendWr<'_>, to: Option<UdTo<'_>>, golden: &str) {
     let mut golden = hex(golden);
     golden.resize(512, 0xff);
     let (mut sq, kernel, _bell) = queue(9, 3, 2, 4, 64);
-    sq.push(&wr).unwrap();
+    match to {
+        Some(to) => sq.push_to(&wr, to).unwrap(),
+        None => sq.push(&wr).unwrap(),
+    }
     sq.submit().unwrap();
     let slot = kernel.take().unwrap();
     for (offset, (got, want)) in slot.iter().zip(&golden).enumerate() {
@@ -281,4 +293,108 @@ fn fetch_and_add() {
         0070000000000000 05000000 70000000 # 224 sge[1]
         ",
     );
+}
+
+/// An address whose every field tells where it is.
+fn address(number: u32) -> RxeAh {
+    let vector = RxeAv {
+        port_num: 1,
+        network_type: 2,
+        dmac: [0xd0, 0xd1, 0xd2, 0xd3, 0xd4, 0xd5],
+        dgid: [0x77; 16],
+        flow_label: 0x000a_bcde,
+        sgid_index: 3,
+        hop_limit: 64,
+        traffic_class: 0x28,
+        padding: 0,
+        sgid_addr: [0x55; 28],
+        dgid_addr: [0x99; 28],
+    };
+    RxeAh { number, vector }
+}
+
+/// The kernel keeps addresses under a number since Linux 5.15, and takes a zero for the older form.
+#[test]
+fn datagram_by_number() {
+    check_to(
+        SendWr {
+            wr_id: 12,
+            flags: WrFlags::SIGNALED,
+            op: SendOp::Send,
+            payload: Payload::Sges(&[sge(0x6000, 8, 0x60)]),
+        },
+        Some(UdTo { ah: &address(0x0001_2345), qpn: 0x00fe_dcba, qkey: 0x1122_3344 }),
+        "
+        0c00000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        02000000                #  12 opcode: SEND
+        02000000                #  16 send_flags: SIGNALED
+        00000000                #  20 ex
+        badcfe00                #  24 ud.remote_qpn
+        44332211                #  28 ud.remote_qkey
+        0000 0000               #  32 ud.pkey_index, reserved
+        45230100                #  36 ud.ah_num
+        00*16                   #  40 ud.pad
+        ff*88                   #  56 ud.av: not read
+        00*8                    # 144 status, state
+        00*8                    # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        08000000 08000000       # 184 dma.length, resid
+        00000000 01000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        0060000000000000 08000000 60000000 # 208 sge[0]
+        ",
+    );
+}
+
+#[test]
+fn datagram_by_address_vector() {
+    check_to(
+        SendWr {
+            wr_id: 13,
+            flags: WrFlags::SOLICITED,
+            op: SendOp::SendImm(0x0102_0304),
+            payload: Payload::Inline(b"abc"),
+        },
+        Some(UdTo { ah: &address(0), qpn: 0x00ff_ffff, qkey: 0x8000_0001 }),
+        "
+        0d00000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        03000000                #  12 opcode: SEND_WITH_IMM
+        0c000000                #  16 send_flags: SOLICITED, INLINE
+        01020304                #  20 ex: immediate, big endian
+        ffffff00                #  24 ud.remote_qpn: multicast
+        01000080                #  28 ud.remote_qkey
+        0000 0000               #  32 ud.pkey_index, reserved
+        00000000                #  36 ud.ah_num: the vector counts
+        00*16                   #  40 ud.pad
+        01 02 d0d1d2d3d4d5      #  56 ud.av.port_num, network_type, dmac
+        77*16                   #  64 ud.av.grh.dgid
+        debc0a00 03 40 28 00    #  80 ud.av.grh.flow_label, sgid_index, hop_limit, traffic_class
+        55*28                   #  88 ud.av.sgid_addr
+        99*28                   # 116 ud.av.dgid_addr
+        00*8                    # 144 status, state
+        00*8                    # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        03000000 03000000       # 184 dma.length, resid
+        00000000 00000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        616263                  # 208 inline data
+        ",
+    );
+}
+
+/// The kernel calls a datagram that does not fit a packet a success, and drops it.
+#[test]
+fn datagram_of_more_than_a_packet() {
+    let (mut sq, kernel, _bell) = queue(9, 3, 2, 4, 64);
+    sq.set_max_datagram(1024);
+    let (address, entries) = (address(1), [sge(0x6000, 1000, 1), sge(0x7000, 24, 1), sge(0x8000, 1, 1)]);
+    let to = UdTo { ah: &address, qpn: 1, qkey: 2 };
+    let wr = |n| SendWr { wr_id: 1, flags: WrFlags::NONE, op: SendOp::Send, payload: Payload::Sges(&entries[..n]) };
+    assert_eq!(sq.push_to(&wr(3), to), Err(PostError::DatagramTooLong));
+    sq.push_to(&wr(2), to).unwrap();
+    sq.submit().unwrap();
+    assert!(kernel.take().is_some());
+    assert!(kernel.take().is_none(), "what was refused is not in the queue");
 }

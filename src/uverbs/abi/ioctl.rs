@@ -58,6 +58,7 @@ pub mod object {
     pub const CQ: u16 = 3;
     pub const QP: u16 = 4;
     pub const SRQ: u16 = 5;
+    pub const AH: u16 = 6;
     pub const MR: u16 = 7;
     pub const ASYNC_EVENT: u16 = 16;
 }
@@ -96,6 +97,8 @@ pub mod method {
     pub const CQ_CREATE: Method = on(object::CQ, 0);
     #[doc(alias = "UVERBS_METHOD_CQ_DESTROY")]
     pub const CQ_DESTROY: Method = on(object::CQ, 1);
+    #[doc(alias = "UVERBS_METHOD_AH_DESTROY")]
+    pub const AH_DESTROY: Method = on(object::AH, 0);
     #[doc(alias = "UVERBS_METHOD_QP_CREATE")]
     pub const QP_CREATE: Method = on(object::QP, 0);
     #[doc(alias = "UVERBS_METHOD_QP_DESTROY")]

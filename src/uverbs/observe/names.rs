@@ -107,6 +107,7 @@ static METHODS: &[MethodSpec] = &[
         ],
     },
     MethodSpec { method: method::PD_DESTROY, name: "PD.DESTROY", attrs: attrs![destroy::HANDLE Object] },
+    MethodSpec { method: method::AH_DESTROY, name: "AH.DESTROY", attrs: attrs![destroy::HANDLE Object] },
     MethodSpec { method: method::MR_DESTROY, name: "MR.DESTROY", attrs: attrs![destroy::HANDLE Object] },
     MethodSpec {
         method: method::CQ_CREATE,
@@ -243,6 +244,10 @@ write_commands! {
     MODIFY_SRQ write::ModifySrq => ();
     QUERY_SRQ write::QuerySrq => write::QuerySrqResp;
     DESTROY_SRQ write::DestroySrq => verbs::DestroySrqResp;
+    CREATE_AH write::CreateAh => write::CreateAhResp;
+    DESTROY_AH write::DestroyAh => ();
+    ATTACH_MCAST write::AttachMcast => ();
+    DETACH_MCAST write::DetachMcast => ();
 }
 
 /// How an attribute's value is shown.

@@ -10,10 +10,12 @@
 //! `response`, which is filled in where the command is sent) are set apart.
 #![allow(unsafe_code)]
 
+mod address;
 mod device;
 mod objects;
 mod srq;
 
+pub use address::*;
 pub use device::*;
 pub use objects::*;
 pub use srq::*;
@@ -52,6 +54,10 @@ pub mod command {
     pub const MODIFY_SRQ: u32 = 33;
     pub const QUERY_SRQ: u32 = 34;
     pub const DESTROY_SRQ: u32 = 35;
+    pub const CREATE_AH: u32 = 5;
+    pub const DESTROY_AH: u32 = 8;
+    pub const ATTACH_MCAST: u32 = 30;
+    pub const DETACH_MCAST: u32 = 31;
     pub const EX_QUERY_DEVICE: u32 = EXTENDED | 1;
 }
 
@@ -104,6 +110,10 @@ commands! {
     CreateSrq = CREATE_SRQ -> CreateSrqResp;
     QuerySrq = QUERY_SRQ -> QuerySrqResp;
     DestroySrq = DESTROY_SRQ -> DestroySrqResp;
+    CreateAh = CREATE_AH -> CreateAhResp;
+    DestroyAh = DESTROY_AH -> ();
+    AttachMcast = ATTACH_MCAST -> ();
+    DetachMcast = DETACH_MCAST -> ();
 }
 
 /// Head of a command given to write().
