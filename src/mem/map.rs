@@ -10,6 +10,13 @@ use std::any::Any;
 use std::ptr::NonNull;
 
 /// Memory shared with the other side of a device interface, unmapped when dropped.
+///
+/// ```no_run
+/// # fn f(cdev: &dyn ironverbs::sys::Cdev) -> Result<(), std::io::Error> {
+/// let ring = cdev.map(0, 4096).map_err(std::io::Error::from)?;
+/// println!("{} bytes", ring.len_bytes());
+/// # Ok(()) }
+/// ```
 pub struct Mapping {
     ptr: NonNull<u8>,
     len_bytes: usize,

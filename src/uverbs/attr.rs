@@ -8,6 +8,13 @@ use std::fmt;
 /// A device's limits and abilities (`struct ib_uverbs_ex_query_device_resp`), by the kernel's names.
 ///
 /// Fields that the kernel or the driver does not know are zero.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// let attr = context.attr();
+/// println!("{} queue pairs of {} work requests, {} entries each", attr.max_qp, attr.max_qp_wr, attr.max_sge);
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_device_attr")]
 #[doc(alias = "ibv_device_attr_ex")]
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +125,12 @@ pub struct DeviceAttr {
 }
 
 /// On-demand paging abilities.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// println!("on-demand paging: {:?}", context.attr().odp_caps);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "one word of bits per transport, as the kernel names them")]
 #[non_exhaustive]
@@ -130,6 +143,12 @@ pub struct OdpCaps {
 }
 
 /// Receive-side scaling abilities.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// println!("receive side scaling: {:?}", context.attr().rss_caps);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RssCaps {
@@ -142,6 +161,12 @@ pub struct RssCaps {
 }
 
 /// Tag matching abilities.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// println!("tag matching: {:?}", context.attr().tm_caps);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TmCaps {
@@ -159,6 +184,10 @@ pub struct TmCaps {
 
 named! {
     /// State of a port (`enum ib_port_state`). Unknown numbers are kept.
+    ///
+    /// ```
+    /// assert_eq!(ironverbs::PortState::ACTIVE.to_string(), "ACTIVE");
+    /// ```
     PortState else "state" {
         NOP = 0 "NOP",
         DOWN = 1 "DOWN",
@@ -170,6 +199,13 @@ named! {
 }
 
 /// A port's state and limits (`struct ib_uverbs_query_port_resp_ex`), by the kernel's names.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// let port = context.query_port(ironverbs::PortNum::ONE)?;
+/// println!("{}, active MTU {:?}", port.state, port.active_mtu);
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_port_attr")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -221,6 +257,12 @@ pub struct PortAttr {
 }
 
 /// What packets a GID table entry is for (`enum ib_uverbs_gid_type`). Unknown numbers are kept.
+///
+/// ```
+/// use ironverbs::GidType;
+/// assert_eq!(GidType::ROCE_V2.to_string(), "RoCE v2");
+/// assert_eq!(GidType(9).to_string(), "type 9"); // unknown numbers are kept
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GidType(pub u32);
 
@@ -251,6 +293,14 @@ impl fmt::Debug for GidType {
 }
 
 /// One valid entry of a port's GID table (`struct ib_uverbs_gid_entry`).
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// for entry in context.gid_table()? {
+///     println!("port {} index {}: {} ({})", entry.port, entry.index, entry.gid, entry.gid_type);
+/// }
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_gid_entry")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -269,6 +319,12 @@ pub struct GidEntry {
 
 named! {
     /// State of a queue pair (`enum ib_qp_state`). Unknown numbers are kept.
+    ///
+    /// ```
+    /// use ironverbs::QpState;
+    /// assert_eq!(QpState::RTS.to_string(), "RTS");
+    /// assert_eq!(QpState(9).to_string(), "state 9"); // unknown numbers are kept
+    /// ```
     #[derive(Default)]
     QpState else "state" {
         RESET = 0 "RESET",
@@ -282,6 +338,13 @@ named! {
 }
 
 /// Capacities of a queue pair, as asked for or as given.
+///
+/// ```no_run
+/// # fn f(qp: &ironverbs::Qp) -> Result<(), ironverbs::Error> {
+/// let cap = qp.cap();
+/// println!("{} sends, {} bytes inline", cap.max_send_wr, cap.max_inline_data);
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_qp_cap")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCap {
@@ -322,6 +385,13 @@ pub struct CreatedQp {
 }
 
 /// Where a queue pair sends (`struct ib_uverbs_qp_dest`).
+///
+/// ```no_run
+/// # fn f(qp: &ironverbs::Qp) -> Result<(), ironverbs::Error> {
+/// let to = qp.query()?.dest;
+/// println!("sends to {} from GID index {}, hop limit {}", to.dgid, to.sgid_index, to.hop_limit);
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_ah_attr")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressVector {
@@ -405,6 +475,13 @@ pub struct ModifyQp {
 }
 
 /// A queue pair's attributes (`struct ib_uverbs_query_qp_resp`), by the kernel's names.
+///
+/// ```no_run
+/// # fn f(qp: &ironverbs::Qp) -> Result<(), ironverbs::Error> {
+/// let attr = qp.query()?;
+/// println!("{}, next PSN {:#x}", attr.qp_state, attr.sq_psn);
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_qp_attr")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

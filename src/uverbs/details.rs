@@ -15,6 +15,16 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What there is to know of a device without opening it. Everything is `None` or empty where the kernel does not tell.
+///
+/// ```no_run
+/// # fn f() -> Result<(), ironverbs::Error> {
+/// let linux = ironverbs::sys::Linux::new();
+/// for device in ironverbs::devices()? {
+///     let details = linux.details(&device);
+///     println!("{}: firmware {:?}, {} ports", details.name, details.fw_version, details.ports.len());
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceDetails {
@@ -49,6 +59,14 @@ pub struct DeviceDetails {
 }
 
 /// What there is to know of a port without opening the device.
+///
+/// ```no_run
+/// # fn f(details: &ironverbs::DeviceDetails) -> Result<(), ironverbs::Error> {
+/// for port in &details.ports {
+///     println!("port {} on {:?}: {:?}", port.port, port.netdev, port.state);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PortDetails {
@@ -87,6 +105,14 @@ pub struct PortDetails {
 }
 
 /// A GID and the network device it belongs to.
+///
+/// ```no_run
+/// # fn f(port: &ironverbs::PortDetails) -> Result<(), ironverbs::Error> {
+/// for gid in &port.gids {
+///     println!("{} of {:?}", gid.entry.gid, gid.netdev);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidDetails {
@@ -100,6 +126,14 @@ pub struct GidDetails {
 }
 
 /// Speed of a link as the kernel words it.
+///
+/// ```no_run
+/// # fn f(port: &ironverbs::PortDetails) -> Result<(), ironverbs::Error> {
+/// if let Some(rate) = &port.rate {
+///     println!("{} ({:?} Mb/s)", rate.text, rate.mbps);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkRate {
@@ -110,6 +144,10 @@ pub struct LinkRate {
 }
 
 /// Whether network namespaces share RDMA devices (`rdma system show`).
+///
+/// ```
+/// assert_eq!(ironverbs::NetnsMode::Shared.to_string(), "shared");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetnsMode {
     /// A device is in one network namespace, and can be used there only.
@@ -129,6 +167,12 @@ impl fmt::Display for NetnsMode {
 
 named! {
     /// Kind of a device (`enum rdma_node_type`). Unknown values are kept.
+    ///
+    /// ```
+    /// use ironverbs::NodeType;
+    /// assert_eq!(NodeType::CA.to_string(), "channel adapter");
+    /// assert_eq!(NodeType(99).to_string(), "number 99");
+    /// ```
     NodeType else "number" {
         CA = 1 "channel adapter",
         SWITCH = 2 "switch",
@@ -141,6 +185,10 @@ named! {
 }
 named! {
     /// Physical state of a port (`enum ib_port_phys_state`, IB spec 14.2.5.6). Unknown values are kept.
+    ///
+    /// ```
+    /// assert_eq!(ironverbs::PhysState::LINK_UP.to_string(), "LINK_UP");
+    /// ```
     PhysState else "number" {
         SLEEP = 1 "SLEEP",
         POLLING = 2 "POLLING",

@@ -6,16 +6,39 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// The kernel's `enum rdma_driver_id` (`include/uapi/rdma/ib_user_ioctl_verbs.h`). Unknown numbers are kept.
+///
+/// ```
+/// use ironverbs::DriverId;
+/// assert_eq!(DriverId::RXE.to_string(), "rxe");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DriverId(pub u32);
 
 /// The kernel's index of a device, stable while the device exists and never shared by two devices at once.
 ///
 /// Names can change and GUIDs can be zero or repeat, so this is what tells devices apart.
+///
+/// ```no_run
+/// # fn f(index: ironverbs::DeviceIndex) -> Result<(), ironverbs::Error> {
+/// let device = ironverbs::devices()?.into_iter().find(|device| device.index == Some(index));
+/// # drop(device);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceIndex(pub u32);
 
 /// One RDMA device, usable by this library or not.
+///
+/// ```no_run
+/// # fn f() -> Result<(), ironverbs::Error> {
+/// for device in ironverbs::devices()? {
+///     match &device.usable {
+///         Ok(()) => println!("{}: {:?}", device.name, device.driver),
+///         Err(why) => println!("{}: {why}", device.name),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceInfo {
@@ -66,6 +89,14 @@ impl DeviceInfo {
 }
 
 /// One port of a device, as it is seen without opening the device.
+///
+/// ```no_run
+/// # fn f(device: &ironverbs::DeviceInfo) -> Result<(), ironverbs::Error> {
+/// for (port, number) in device.ports.iter().zip(1..) {
+///     println!("port {number}: state {:?}, {:?}", port.state, port.link_layer);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortInfo {
@@ -76,6 +107,14 @@ pub struct PortInfo {
 }
 
 /// Why a device cannot be used. Where several reasons hold, the one that is hardest to mend.
+///
+/// ```no_run
+/// # fn f(device: &ironverbs::DeviceInfo) -> Result<(), ironverbs::Error> {
+/// if let Err(why) = &device.usable {
+///     println!("{} cannot be used: {why}", device.name); // says what to do
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unusable {

@@ -22,6 +22,14 @@ use std::sync::Arc;
 /// The RDMA devices of a Linux host. Keeps nothing between two calls, and prints nothing.
 ///
 /// Costs of [`devices`](Sys::devices): about eight system calls, and six for each device.
+///
+/// ```no_run
+/// # fn f() -> Result<(), ironverbs::Error> {
+/// use ironverbs::sys::{Linux, Sys};
+/// let elsewhere = Linux::with_roots("/host/sys", "/host/dev/infiniband", false);
+/// println!("{:?}", elsewhere.devices()?);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Linux {
     pub(super) sysfs: Sysfs,

@@ -3,6 +3,12 @@
 use std::fmt;
 
 /// An error number as the kernel returned it: positive, never translated. Unknown numbers are kept and print as numbers.
+///
+/// ```
+/// use ironverbs::Errno;
+/// assert!(Errno::EINVAL.to_string().starts_with("EINVAL"));
+/// assert_eq!(Errno::from_raw(9999).to_string(), "error 9999");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(i32);
 

@@ -6,6 +6,10 @@ use std::fmt;
 use std::time::Duration;
 
 /// Who lacks a feature.
+///
+/// ```
+/// assert_eq!(ironverbs::Lacking::Driver.to_string(), "the device's kernel driver");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lacking {
@@ -31,6 +35,17 @@ impl fmt::Display for Lacking {
 }
 
 /// An error of a verb that is not on the hot path.
+///
+/// ```no_run
+/// # fn f() -> Result<(), ironverbs::Error> {
+/// use ironverbs::{Context, Errno, Error};
+/// match Context::open("rxe0") {
+///     Err(Error::NoDevice { .. }) => println!("is the module loaded?"),
+///     Err(error) if error.errno() == Some(Errno::EACCES) => println!("{error}"),
+///     other => drop(other?),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -112,6 +127,15 @@ pub enum Error {
 }
 
 /// A refused state transition of a queue pair.
+///
+/// ```no_run
+/// # fn f(qp: &mut ironverbs::Qp) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{Error, QpState, QpUpdate};
+/// if let Err(Error::Transition(why)) = qp.modify(&QpUpdate::to(QpState::RTR)) {
+///     println!("missing: {:?}", why.missing);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transition {
@@ -197,6 +221,10 @@ impl Error {
 macro_rules! verbs {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// The verb an error came from, printed as the field writes it.
+        ///
+        /// ```
+        /// assert_eq!(ironverbs::Verb::CreateQp.to_string(), "create_qp");
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[allow(missing_docs, reason = "each variant is the verb it prints as")]

@@ -11,6 +11,12 @@ use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// What happened (`enum ib_event_type`). Unknown numbers are kept.
+///
+/// ```
+/// use ironverbs::AsyncEventType;
+/// assert_eq!(AsyncEventType::PORT_ERR.to_string(), "PORT_ERR");
+/// assert_eq!(AsyncEventType(99).name(), None); // unknown numbers are kept
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AsyncEventType(pub u32);
 

@@ -10,6 +10,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Kinds of kernel objects that a context can hold.
+///
+/// ```
+/// assert_eq!(ironverbs::ObjectKind::Qp.to_string(), "queue pair");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ObjectKind {
@@ -77,6 +81,14 @@ impl fmt::Display for ObjectKind {
 }
 
 /// An object that the kernel refused to destroy. It lives until the context is closed, and so must its memory.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// for leak in context.leaks() {
+///     eprintln!("{leak}"); // as `completion queue 7: EBUSY (…)`
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leak {

@@ -37,6 +37,12 @@ pub struct CreatedSrq {
 }
 
 /// A shared receive queue's attributes (`struct ib_uverbs_query_srq_resp`).
+///
+/// ```no_run
+/// # fn f(srq: &ironverbs::Srq) -> Result<(), ironverbs::Error> {
+/// println!("{:?}", srq.query()?);
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_srq_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

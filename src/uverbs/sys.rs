@@ -13,6 +13,17 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// A place to find RDMA devices: the host, or a simulator.
+///
+/// ```no_run
+/// # fn f() -> Result<(), ironverbs::Error> {
+/// use ironverbs::sys::{Linux, Sys};
+/// let host = Linux::new();
+/// for device in host.devices()? {
+///     let context = ironverbs::Context::open_on(&host, &device)?;
+/// #   drop(context);
+/// }
+/// # Ok(()) }
+/// ```
 pub trait Sys: Send + Sync {
     /// Lists every device, usable or not, in the order of their kernel device index. Looks anew at each call.
     fn devices(&self) -> Result<Vec<DeviceInfo>, Error>;
@@ -22,6 +33,16 @@ pub trait Sys: Send + Sync {
 }
 
 /// One open file of an RDMA character device, `/dev/infiniband/uverbsN`.
+///
+/// ```no_run
+/// # fn f() -> Result<(), ironverbs::Error> {
+/// use ironverbs::sys::{Linux, Sys};
+/// let host = Linux::new();
+/// for device in host.devices()? {
+///     println!("driver {}", host.open(&device)?.driver_id());
+/// }
+/// # Ok(()) }
+/// ```
 ///
 /// # Safety
 ///

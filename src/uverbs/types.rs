@@ -4,6 +4,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A value that does not fit its type.
+///
+/// ```
+/// let error = ironverbs::Qpn::new(1 << 24).unwrap_err();
+/// println!("{error}");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {value:#x} is out of range: at most {max:#x}")]
 pub struct OutOfRange {
@@ -52,11 +57,23 @@ macro_rules! number24 {
 
 number24! {
     /// Queue pair number (QPN), 24 bits (IB spec 9.2.4).
+    ///
+    /// ```
+    /// use ironverbs::Qpn;
+    /// assert_eq!(Qpn::new(17).unwrap().get(), 17);
+    /// assert!(Qpn::new(1 << 24).is_err()); // 24 bits
+    /// ```
     Qpn, "queue pair number"
 }
 
 number24! {
     /// Packet sequence number (PSN), 24 bits, wraps to zero (IB spec 9.2.8).
+    ///
+    /// ```
+    /// use ironverbs::Psn;
+    /// assert_eq!(Psn::MAX.advance(1).get(), 0); // 24 bits
+    /// assert!(Psn::new(1 << 24).is_err());
+    /// ```
     Psn, "packet sequence number"
 }
 
@@ -88,10 +105,22 @@ macro_rules! key {
 
 key! {
     /// Local key of a memory region: goes into the scatter/gather entries of one's own work requests.
+    ///
+    /// ```no_run
+    /// # fn f(mr: &ironverbs::Mr) {
+    /// println!("{:?}", mr.lkey());
+    /// # }
+    /// ```
     Lkey
 }
 key! {
     /// Remote key of a memory region: given to a peer, who names it in one-sided work requests.
+    ///
+    /// ```no_run
+    /// # fn f(mr: &ironverbs::Mr) {
+    /// println!("{:#x}", mr.rkey().0);
+    /// # }
+    /// ```
     Rkey
 }
 
@@ -99,6 +128,11 @@ key! {
 ///
 /// A key with its highest bit set is *controlled*: only privileged programs give it to a queue pair (`CAP_NET_RAW`), and a
 /// send that names one is to carry the sending queue pair's own key instead (Soft-RoCE sends the one that was named).
+///
+/// ```
+/// use ironverbs::QKey;
+/// assert!(QKey(0x8001_0000).is_controlled()); // needs CAP_NET_RAW
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QKey(pub u32);
 
@@ -122,6 +156,12 @@ impl fmt::Debug for QKey {
 }
 
 /// A port of a device. Ports count from 1.
+///
+/// ```
+/// use ironverbs::PortNum;
+/// assert_eq!(PortNum::new(1).unwrap(), PortNum::ONE);
+/// assert!(PortNum::new(0).is_err()); // ports count from 1
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortNum(std::num::NonZeroU8);
 
@@ -150,6 +190,13 @@ impl fmt::Display for PortNum {
 }
 
 /// An index into a port's GID table. Indexes count from 0.
+///
+/// ```no_run
+/// # fn f(pd: &ironverbs::Pd, cq: &ironverbs::Cq) -> Result<(), ironverbs::Error> {
+/// let prepared = ironverbs::QpBuilder::rc(pd, cq, cq).gid_index(ironverbs::GidIndex(1)).build()?;
+/// # drop(prepared);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GidIndex(pub u8);
 
@@ -160,10 +207,22 @@ impl fmt::Display for GidIndex {
 }
 
 /// Local identifier (LID) of an InfiniBand port. Zero on Ethernet.
+///
+/// ```
+/// let none = ironverbs::Lid(0); // of an Ethernet port
+/// # let _ = none;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Lid(pub u16);
 
 /// Global identifier (GID): 16 bytes in the order they travel; an IPv6 address on RoCE (IPv4 as `::ffff:a.b.c.d`).
+///
+/// ```
+/// use ironverbs::Gid;
+/// let gid: Gid = "fe80::1".parse().unwrap();
+/// assert!(gid.is_link_local());
+/// assert_eq!(Gid::from(std::net::IpAddr::from([10, 9, 9, 1])).to_ipv4(), Some([10, 9, 9, 1].into()));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Gid(pub [u8; 16]);
 
@@ -230,6 +289,10 @@ impl std::str::FromStr for Gid {
 }
 
 /// A 64-bit globally unique identifier, as a number (`0x0250fffe_...` prints most significant byte first).
+///
+/// ```
+/// assert_eq!(ironverbs::Guid(0x0200_00ff_fe09_0901).to_string(), "0200:00ff:fe09:0901");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Guid(pub u64);
 
@@ -247,6 +310,10 @@ impl fmt::Debug for Guid {
 }
 
 /// What a port's link speaks.
+///
+/// ```
+/// assert_eq!(ironverbs::LinkLayer::Ethernet.to_string(), "Ethernet");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkLayer {
@@ -269,6 +336,12 @@ impl fmt::Display for LinkLayer {
 }
 
 /// Maximum transfer unit: payload bytes of one packet (IB spec 9.2, `enum ib_mtu`).
+///
+/// ```
+/// use ironverbs::Mtu;
+/// assert_eq!(Mtu::from_bytes(1024), Some(Mtu::B1024));
+/// assert!(Mtu::B256 < Mtu::B4096);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "each variant is its size in bytes")]
 pub enum Mtu {

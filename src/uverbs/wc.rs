@@ -50,6 +50,13 @@ const GRH: u32 = 1;
 const WITH_IMM: u32 = 2;
 
 /// What a successful work request did.
+///
+/// ```no_run
+/// # fn f(wc: ironverbs::Wc) -> Result<(), ironverbs::WcError> {
+/// let done = wc.outcome()?;
+/// println!("{:?}: {} bytes, immediate {:?}", done.opcode, done.byte_len, done.imm);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Done {
@@ -76,6 +83,14 @@ pub struct Source {
 }
 
 /// Why a work request failed.
+///
+/// ```no_run
+/// # fn f(wc: ironverbs::Wc) -> Result<(), ironverbs::WcError> {
+/// if let Err(error) = wc.outcome() {
+///     println!("work request {} failed: {error}", wc.wr_id);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status}{}", Vendor(*vendor_err))]
 #[non_exhaustive]

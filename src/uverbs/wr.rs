@@ -9,6 +9,13 @@ use std::fmt;
 ///
 /// A plain copy of three numbers. It keeps nothing alive: that the memory is registered and unaliased until the
 /// completion is promised where the batch is submitted.
+///
+/// ```no_run
+/// # fn f(mr: &ironverbs::Mr) -> Result<(), ironverbs::Error> {
+/// let entries = [mr.sge(0..64)?, mr.sge(4096..4160)?];
+/// # let _ = entries;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
@@ -40,6 +47,13 @@ impl Sge {
 }
 
 /// A piece of a peer's registered memory.
+///
+/// ```no_run
+/// # fn f(mr: &ironverbs::Mr) -> Result<(), ironverbs::Error> {
+/// let theirs = mr.remote(4096)?; // told to the peer: an address and a key
+/// println!("{} {}", theirs.addr, theirs.rkey.0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddr {
     /// Address in the peer region's own address space (its `iova`).
@@ -49,6 +63,12 @@ pub struct RemoteAddr {
 }
 
 /// Flags of a send work request (`enum ib_uverbs_wr_...`/`IB_SEND_*`).
+///
+/// ```
+/// use ironverbs::WrFlags;
+/// let flags = WrFlags::SIGNALED | WrFlags::FENCE;
+/// assert_eq!(flags.bits(), 3);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct WrFlags(u32);
 
@@ -123,6 +143,13 @@ pub enum SendOp {
 }
 
 /// Where the payload of a send work request is. Made from `&[Sge]`, [`Inline`] or [`InlinePieces`].
+///
+/// ```
+/// use ironverbs::{Inline, InlinePieces, Payload};
+/// let whole: Payload<'_> = Inline(b"header, body").into();
+/// let pieces: Payload<'_> = InlinePieces(&[b"header, ", b"body"]).into();
+/// # let _ = (whole, pieces);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
     /// In registered memory, read or written by the device later.
@@ -134,10 +161,22 @@ pub enum Payload<'a> {
 }
 
 /// Payload that is copied into the work request: its memory need not be registered, and is free again at once.
+///
+/// ```no_run
+/// # fn f(batch: &mut ironverbs::SendBatch<'_>) -> Result<(), ironverbs::PostError> {
+/// batch.send(1, ironverbs::WrFlags::NONE, ironverbs::Inline(b"hello"))?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Inline<'a>(pub &'a [u8]);
 
 /// As [`Inline`], gathered from several pieces.
+///
+/// ```no_run
+/// # fn f(batch: &mut ironverbs::SendBatch<'_>) -> Result<(), ironverbs::PostError> {
+/// batch.send(1, ironverbs::WrFlags::NONE, ironverbs::InlinePieces(&[b"hello, ", b"world"]))?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct InlinePieces<'a>(pub &'a [&'a [u8]]);
 
@@ -183,6 +222,16 @@ pub struct SendWr<'a> {
 }
 
 /// Why a work request was not posted. The queue is as it was before the call, unless the variant says otherwise.
+///
+/// ```no_run
+/// # fn f(batch: &mut ironverbs::SendBatch<'_>) -> Result<(), ironverbs::PostError> {
+/// use ironverbs::{Inline, PostError, WrFlags};
+/// match batch.send(1, WrFlags::NONE, Inline(b"hello")) {
+///     Err(PostError::QueueFull) => println!("poll first, then post again"),
+///     other => other?,
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
@@ -234,6 +283,15 @@ pub enum PostError {
 }
 
 /// Why polling cannot go on.
+///
+/// ```no_run
+/// # fn f(cq: &mut ironverbs::Cq) -> Result<(), ironverbs::PollError> {
+/// match cq.poll_one() {
+///     Err(ironverbs::PollError::Overrun) => println!("too small a queue: make a larger one, and connect anew"),
+///     other => println!("{:?}", other?),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollError {
@@ -258,6 +316,12 @@ impl PollError {
 }
 
 /// Completion status (`enum ib_wc_status`). Unknown values are kept and print in hex.
+///
+/// ```
+/// use ironverbs::WcStatus;
+/// assert_ne!(WcStatus::SUCCESS, WcStatus::WR_FLUSH_ERR);
+/// println!("{}", WcStatus::RNR_RETRY_EXC_ERR);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WcStatus(pub u32);
 
@@ -324,6 +388,11 @@ impl fmt::Debug for WcStatus {
 }
 
 /// What a completed work request did (`enum ib_wc_opcode`). Unknown values are kept.
+///
+/// ```
+/// use ironverbs::WcOpcode;
+/// assert!(WcOpcode::RECV.is_recv());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WcOpcode(pub u32);
 

@@ -9,6 +9,15 @@ use std::fmt;
 use std::time::Duration;
 
 /// How to reach a peer (`struct ib_uverbs_qp_dest`, the address vector).
+///
+/// ```no_run
+/// # fn f(remote: &ironverbs::Endpoint) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{Grh, GidIndex, Path, PortNum};
+/// let grh = remote.gid.map(|dgid| Grh { dgid, sgid_index: GidIndex(1), hop_limit: 64, traffic_class: 0, flow_label: 0 });
+/// let path = Path { port: PortNum::ONE, dlid: remote.lid, sl: 0, grh };
+/// # let _ = path;
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_ah_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
@@ -23,6 +32,14 @@ pub struct Path {
 }
 
 /// Global routing header fields.
+///
+/// ```no_run
+/// # fn f(dgid: ironverbs::Gid) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{Grh, GidIndex};
+/// let grh = Grh { dgid, sgid_index: GidIndex(1), hop_limit: 64, traffic_class: 0, flow_label: 0 };
+/// # let _ = grh;
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_global_route")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grh {
@@ -41,6 +58,13 @@ pub struct Grh {
 /// How long a peer is asked to wait after it found no receive posted (RNR NAK timer field, IB spec 9.7.5.2.8).
 ///
 /// Beware of zero: it is the longest wait there is, not the shortest.
+///
+/// ```
+/// use ironverbs::RnrTimer;
+/// assert_eq!(RnrTimer::DEFAULT.wait().as_micros(), 640);
+/// assert_eq!(RnrTimer::from_code(0)?.wait().as_millis(), 655);
+/// # Ok::<(), ironverbs::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
 
@@ -81,6 +105,12 @@ impl fmt::Debug for RnrTimer {
 
 /// How long to wait for an acknowledgement before sending again (local ACK timeout, IB spec 9.7.6.1.3): 4.096 µs × 2^code,
 /// code 0 for ever.
+///
+/// ```
+/// let timeout = ironverbs::AckTimeout::from_code(14)?;
+/// assert_eq!(timeout.wait().unwrap().as_millis(), 67);
+/// # Ok::<(), ironverbs::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AckTimeout(u8);
 

@@ -219,6 +219,15 @@ impl<P: Provider, T: QpType> Drop for SendBatch<'_, P, T> {
 }
 
 /// Receive work requests on their way into a receive queue.
+///
+/// ```no_run
+/// # fn f(qp: &mut ironverbs::Qp, sge: ironverbs::Sge) -> Result<(), ironverbs::PostError> {
+/// let mut batch = qp.recv_batch();
+/// batch.recv(1, &[sge])?;
+/// // SAFETY: `sge` names registered memory that nothing else touches until receive 1 completes.
+/// unsafe { batch.submit()? };
+/// # Ok(()) }
+/// ```
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct RecvBatch<'qp, P: Provider = Any, T: QpType = Rc> {
     rq: &'qp mut P::Rq,

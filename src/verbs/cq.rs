@@ -17,6 +17,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Which completion queue an event is about: unique within its context.
+///
+/// ```no_run
+/// # fn f(channel: &ironverbs::CompChannel, cqs: &[ironverbs::Cq]) -> Result<(), ironverbs::Error> {
+/// channel.drain(|id| {
+///     let cq = cqs.iter().find(|cq| cq.id() == id); // none, if it was dropped since
+///     println!("{cq:?}");
+/// })?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CqId(pub(super) u64);
 
@@ -24,6 +33,15 @@ pub struct CqId(pub(super) u64);
 ///
 /// Poll it from one thread at a time (`&mut self`); it can be moved to another. It may be dropped before the queue pairs
 /// that use it: the kernel's side stays until the last of them is gone.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut cq = context.create_cq(64)?;
+/// while let Some(wc) = cq.poll_one()? {
+///     println!("{}: {:?}", wc.wr_id, wc.outcome());
+/// }
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_cq")]
 pub struct Cq<P: Provider = Any> {
     pub(super) poller: P::Cq,
@@ -42,6 +60,12 @@ pub(super) struct CqShared {
 }
 
 /// Which completions raise an event.
+///
+/// ```no_run
+/// # fn f(cq: &ironverbs::Cq) -> Result<(), ironverbs::Error> {
+/// cq.arm(ironverbs::Notify::Solicited)?; // sleep until a message that asks for it
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
     /// The next one of any kind.
@@ -52,6 +76,14 @@ pub enum Notify {
 }
 
 /// Settings of a completion queue to be made.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// let channel = context.create_comp_channel()?;
+/// let cq = context.cq_builder(64).channel(&channel).comp_vector(0).build()?;
+/// # drop(cq);
+/// # Ok(()) }
+/// ```
 pub struct CqBuilder<'a, P: Provider = Any> {
     context: Arc<ContextInner>,
     depth: u32,

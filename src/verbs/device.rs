@@ -27,6 +27,13 @@ pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
 /// An open device, the root of all objects made on it.
 ///
 /// Cheap to clone. Every object keeps its context open, so they may be dropped in any order.
+///
+/// ```no_run
+/// # fn f() -> Result<(), ironverbs::Error> {
+/// let context = ironverbs::Context::open("rxe0")?;
+/// println!("{}: up to {} queue pairs", context.info().name, context.attr().max_qp);
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_context")]
 pub struct Context<P: Provider = Any> {
     inner: Arc<ContextInner>,

@@ -28,6 +28,11 @@ impl fmt::Display for Endpoint {
 }
 
 /// A text that is no [`Endpoint`].
+///
+/// ```
+/// let error = "qpn=17".parse::<ironverbs::Endpoint>().unwrap_err();
+/// assert!(error.to_string().contains("psn is missing"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no endpoint: {what} in {text:?}")]
 pub struct ParseEndpointError {

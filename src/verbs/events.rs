@@ -12,10 +12,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Which shared receive queue an event is about: unique within its context.
+///
+/// ```no_run
+/// # fn f(event: ironverbs::AsyncEvent, srq: &ironverbs::Srq) -> Result<(), ironverbs::Error> {
+/// if event.subject == ironverbs::Subject::Srq(srq.id()) {
+///     println!("{} of ours", event.kind);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SrqId(pub(super) u64);
 
 /// What an event happened to.
+///
+/// ```no_run
+/// # fn f(event: ironverbs::AsyncEvent, cq: &ironverbs::Cq) -> Result<(), ironverbs::Error> {
+/// if event.subject == ironverbs::Subject::Cq(cq.id()) {
+///     println!("{} of ours", event.kind);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Subject {
@@ -36,6 +52,14 @@ pub enum Subject {
 }
 
 /// An asynchronous event.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// if let Some(event) = context.async_events().try_next()? {
+///     println!("{}: {:?}", event.kind, event.subject);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
     /// What happened.

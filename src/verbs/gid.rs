@@ -10,6 +10,14 @@ use std::fmt;
 use std::net::Ipv6Addr;
 
 /// What is known of the other side.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{AddressFamily, GidWant, PortNum};
+/// let choice = context.choose_gid(PortNum::ONE, Some(GidWant::Family(AddressFamily::Ipv6)))?;
+/// println!("index {}", choice.index);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidWant {
     /// Addresses of this family are preferred.
@@ -19,6 +27,12 @@ pub enum GidWant {
 }
 
 /// Address family of a RoCE GID.
+///
+/// ```
+/// use ironverbs::{AddressFamily, Gid};
+/// let gid = Gid::from(std::net::IpAddr::from([10, 9, 9, 1]));
+/// assert_eq!(AddressFamily::of(gid), AddressFamily::Ipv4);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFamily {
     /// IPv4, as `::ffff:a.b.c.d`.
@@ -44,6 +58,13 @@ impl fmt::Display for AddressFamily {
 }
 
 /// The entry to use, and why.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// let choice = context.choose_gid(ironverbs::PortNum::ONE, None)?;
+/// println!("{} at index {}, for {:?}", choice.entry.gid, choice.index, choice.reasons);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidChoice {
@@ -71,6 +92,14 @@ impl fmt::Display for GidChoice {
 }
 
 /// Why an entry was chosen.
+///
+/// ```no_run
+/// # fn f(choice: &ironverbs::GidChoice) -> Result<(), ironverbs::Error> {
+/// for reason in &choice.reasons {
+///     println!("preferred for {reason}");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GidReason {
@@ -108,6 +137,14 @@ impl fmt::Display for GidReason {
 }
 
 /// Why an entry was not chosen.
+///
+/// ```no_run
+/// # fn f(choice: &ironverbs::GidChoice) -> Result<(), ironverbs::Error> {
+/// for (entry, why) in &choice.losers {
+///     println!("not {}: {why}", entry.gid);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GidLoss {
@@ -153,6 +190,11 @@ impl fmt::Display for GidLoss {
 }
 
 /// Why no entry can be used.
+///
+/// ```
+/// use ironverbs::{LinkLayer, NoGid, choose_gid};
+/// assert_eq!(choose_gid(LinkLayer::Ethernet, &[], None), Err(NoGid::Empty));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoGid {

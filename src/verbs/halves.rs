@@ -15,6 +15,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// The send queue of a queue pair. See [`Qp::split`].
+///
+/// ```no_run
+/// # fn f(qp: ironverbs::Qp, slot: ironverbs::Slot) -> Result<(), ironverbs::SlotError> {
+/// let (mut sender, _receiver) = qp.split();
+/// sender.send_slot(slot, 5)?;
+/// # Ok(()) }
+/// ```
 pub struct SendHalf<P: Provider = Any, T: QpType = Rc> {
     pub(super) side: SendSide<P>,
     local: Local,
@@ -22,6 +29,13 @@ pub struct SendHalf<P: Provider = Any, T: QpType = Rc> {
 }
 
 /// The receive queue of a queue pair. See [`Qp::split`].
+///
+/// ```no_run
+/// # fn f(qp: ironverbs::Qp, slot: ironverbs::Slot) -> Result<(), ironverbs::SlotError> {
+/// let (_sender, mut receiver) = qp.split();
+/// receiver.recv_slot(slot)?;
+/// # Ok(()) }
+/// ```
 pub struct RecvHalf<P: Provider = Any, T: QpType = Rc> {
     pub(super) side: RecvSide<P>,
     local: Local,

@@ -26,6 +26,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// What a memory region may be used for (`enum ib_uverbs_access_flags`).
+///
+/// ```
+/// use ironverbs::AccessFlags;
+/// let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+/// assert!(access.contains(AccessFlags::REMOTE_READ));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AccessFlags(u32);
 
@@ -77,6 +83,15 @@ impl fmt::Debug for AccessFlags {
 
 /// Memory that can be registered: it stays where it is, and nothing else refers to it.
 ///
+/// ```no_run
+/// # fn f(pd: &ironverbs::Pd) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{AccessFlags, Mr};
+/// let mr = Mr::register(pd, vec![0_u8; 4096], AccessFlags::LOCAL_WRITE)?; // a vector is memory that can be registered
+/// let bytes: Vec<u8> = mr.close().map_err(|refused| refused.error)?;
+/// # drop(bytes);
+/// # Ok(()) }
+/// ```
+///
 /// # Safety
 ///
 /// `as_bytes` returns the same range every time, also after `self` is moved. The range is readable and writable, and no
@@ -87,6 +102,14 @@ pub unsafe trait Memory: Send + Sync + 'static {
 }
 
 /// Anonymous zeroed memory in whole pages.
+///
+/// ```no_run
+/// # fn f(pd: &ironverbs::Pd) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{AccessFlags, Mr, Pages};
+/// let mr = Mr::register(pd, Pages::new(1 << 20)?, AccessFlags::LOCAL_WRITE)?; // the same as Pd::alloc_mr
+/// # drop(mr);
+/// # Ok(()) }
+/// ```
 pub struct Pages {
     map: MmapMut,
     len_bytes: usize,
@@ -126,6 +149,16 @@ unsafe impl Memory for Vec<u8> {
 ///
 /// Owns its memory `M`. When it is dropped it is deregistered first; what a peer or one's own queue pair still had under
 /// way for it then fails with a protection error.
+///
+/// ```no_run
+/// # fn f(pd: &ironverbs::Pd) -> Result<(), ironverbs::Error> {
+/// use ironverbs::AccessFlags;
+/// let mut mr = pd.alloc_mr(4096, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ)?;
+/// mr.write(0, b"for the peer to read")?;
+/// let there = mr.remote(0)?; // what the peer needs to know
+/// # let _ = there;
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_mr")]
 pub struct Mr<M: Memory = Pages> {
     region: Region,
@@ -345,6 +378,16 @@ impl<M: Memory> fmt::Debug for Mr<M> {
 }
 
 /// The kernel refused to destroy an object, which is given back whole.
+///
+/// ```no_run
+/// # fn f(qp: ironverbs::Qp) -> Result<(), ironverbs::Error> {
+/// if let Err(refused) = qp.close() {
+///     println!("{}", refused.error);
+///     let still_there = refused.object;
+/// #   drop(still_there);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct CloseError<T> {

@@ -10,6 +10,15 @@ use std::sync::Arc;
 /// Protection domain (PD): what holds queue pairs and the memory they may use together.
 ///
 /// Cheap to clone. Every object made in it keeps it allocated.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// use ironverbs::AccessFlags;
+/// let pd = context.alloc_pd()?;
+/// let mr = pd.alloc_mr(1 << 20, AccessFlags::LOCAL_WRITE)?;
+/// # drop(mr);
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_pd")]
 #[derive(Clone)]
 pub struct Pd {

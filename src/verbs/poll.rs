@@ -72,6 +72,16 @@ impl<P: Provider> Cq<P> {
 }
 
 /// Completions that were there when the queue was polled. See [`Cq::poll`].
+///
+/// ```no_run
+/// # fn f(cq: &mut ironverbs::Cq) -> Result<(), ironverbs::PollError> {
+/// let mut completions = cq.poll()?; // those that are there now
+/// while let Some(completion) = completions.next() {
+///     println!("{}", completion.wr_id());
+/// }
+/// drop(completions); // their places go back to the device
+/// # Ok(()) }
+/// ```
 pub struct Completions<'cq, P: Provider = Any> {
     poller: &'cq mut P::Cq,
 }

@@ -136,6 +136,14 @@ impl Pool {
 }
 
 /// One buffer of a [`Pool`], owned. Derefs to its bytes; goes back to the pool when dropped.
+///
+/// ```no_run
+/// # fn f(pool: &ironverbs::Pool, qp: &mut ironverbs::Qp) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut slot = pool.take().ok_or("every slot is in use")?;
+/// slot[..5].copy_from_slice(b"hello");
+/// qp.send_slot(slot, 5)?; // the device's, until its completion
+/// # Ok(()) }
+/// ```
 pub struct Slot {
     pool: Arc<PoolInner>,
     index: u32,
@@ -198,6 +206,16 @@ impl Drop for Slot {
 }
 
 /// A slot that could not be posted.
+///
+/// ```no_run
+/// # fn f(slot: ironverbs::Slot, qp: &mut ironverbs::Qp) -> Result<(), ironverbs::Error> {
+/// if let Err(refused) = qp.send_slot(slot, 5) {
+///     let slot = refused.slot; // still ours
+/// #   drop(slot);
+///     println!("{}", refused.error);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct SlotError {

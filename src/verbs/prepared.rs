@@ -21,6 +21,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::marker::PhantomData;
 
 /// What one side must know of the other to connect. How it gets there is the program's own business.
+///
+/// ```no_run
+/// # fn f(prepared: ironverbs::PreparedQp, peers: &str) -> Result<(), Box<dyn std::error::Error>> {
+/// println!("{}", prepared.endpoint()); // one line of text, for the peer
+/// let qp = prepared.connect(&peers.parse()?)?;
+/// # drop(qp);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// LID of the port; zero on Ethernet.
@@ -270,6 +278,15 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
 /// A queue pair that takes receives and waits for its peer's [`Endpoint`].
 ///
 /// Post receives before the peer is told of this side: a message that finds none is sent again only after a pause.
+///
+/// ```no_run
+/// # fn f(pd: &ironverbs::Pd, cq: &ironverbs::Cq, pool: &ironverbs::Pool, remote: &ironverbs::Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut prepared = ironverbs::QpBuilder::rc(pd, cq, cq).build()?;
+/// prepared.recv_slot(pool.take().ok_or("no slot")?)?; // before the peer can send
+/// let qp = prepared.connect(remote)?;
+/// # drop(qp);
+/// # Ok(()) }
+/// ```
 pub struct PreparedQp<P: Provider = Any, T: QpType = Rc> {
     pub(super) core: QpCore<P>,
     local: Local,
@@ -298,6 +315,15 @@ struct LocalGid {
 }
 
 /// How a connection behaves. Time-outs, retries, READs and atomics are for reliable connections only.
+///
+/// ```no_run
+/// # fn f(prepared: ironverbs::PreparedQp, remote: ironverbs::Endpoint) -> Result<(), ironverbs::Error> {
+/// let mut options = prepared.connect_options();
+/// options.rnr_retry = 7; // receives may be as late as they like
+/// let qp = prepared.connect_with(&remote, &options)?;
+/// # drop(qp);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ConnectOptions {
@@ -503,6 +529,19 @@ fn random_psn() -> Psn {
 }
 
 /// A connection that could not be made.
+///
+/// ```no_run
+/// # fn f(prepared: ironverbs::PreparedQp, remote: ironverbs::Endpoint) -> Result<(), ironverbs::Error> {
+/// let qp = match prepared.connect(&remote) {
+///     Ok(qp) => qp,
+///     Err(refused) => {
+///         eprintln!("{}; once more", refused.error);
+///         refused.prepared.connect(&remote)?
+///     }
+/// };
+/// # drop(qp);
+/// # Ok(()) }
+/// ```
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct ConnectError<P: Provider = Any, T: QpType = Rc> {

@@ -19,13 +19,39 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A device driver that this library can drive, or [`Any`] of them. Sealed.
+///
+/// ```no_run
+/// /// Works with a queue of any provider, at the speed of the one it is called with.
+/// fn drain<P: ironverbs::Provider>(cq: &mut ironverbs::Cq<P>) -> Result<usize, ironverbs::PollError> {
+///     let (mut n, mut completions) = (0, cq.poll()?);
+///     while completions.next().is_some() {
+///         n += 1;
+///     }
+///     Ok(n)
+/// }
+/// ```
 pub trait Provider: sealed::Backend {}
 
 /// Soft-RoCE, the kernel's `rdma_rxe`.
+///
+/// ```no_run
+/// # fn f(context: ironverbs::Context) -> Result<(), Box<dyn std::error::Error>> {
+/// use ironverbs::{Context, Cq, Rxe};
+/// let context: Context<Rxe> = context.into_provider().map_err(|other| format!("{other:?} is not Soft-RoCE"))?;
+/// let cq: Cq<Rxe> = context.create_cq(16)?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Rxe {}
 
 /// Whichever provider the opened device needs.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+/// let mut cq: ironverbs::Cq<ironverbs::Any> = context.create_cq(16)?; // the same as Cq
+/// println!("{:?}", cq.poll_one());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Any {}
 

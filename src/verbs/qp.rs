@@ -21,6 +21,13 @@ use std::marker::PhantomData;
 ///
 /// There is no type for "ready to send": the device can move a queue pair to the error state at any time, and every work
 /// request then completes as flushed.
+///
+/// ```no_run
+/// # fn f(prepared: ironverbs::PreparedQp, remote: &ironverbs::Endpoint, slot: ironverbs::Slot) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut qp: ironverbs::Qp = prepared.connect(remote)?;
+/// qp.send_slot(slot, 5)?;
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_qp")]
 pub struct Qp<P: Provider = Any, T: QpType = Rc> {
     pub(super) core: QpCore<P>,

@@ -21,19 +21,50 @@ use super::transition::Transport;
 pub trait QpType: sealed::Kind {}
 
 /// A transport service that joins two queue pairs: [`Rc`] or [`Uc`]. Sealed.
+///
+/// ```no_run
+/// /// Sends on any connected queue pair.
+/// fn hello<T: ironverbs::Connected>(qp: &mut ironverbs::Qp<ironverbs::Any, T>) -> Result<(), ironverbs::PostError> {
+///     let mut batch = qp.send_batch();
+///     batch.send(1, ironverbs::WrFlags::SIGNALED, ironverbs::Inline(b"hello"))?;
+///     // SAFETY: inline payload is copied; nothing else is named by the batch.
+///     unsafe { batch.submit() }
+/// }
+/// ```
 pub trait Connected: QpType {}
 
 /// Reliable connection.
+///
+/// ```no_run
+/// # fn f(pd: &ironverbs::Pd, cq: &ironverbs::Cq) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{Any, PreparedQp, QpBuilder, Rc};
+/// let prepared: PreparedQp<Any, Rc> = QpBuilder::rc(pd, cq, cq).build()?; // the same as PreparedQp
+/// # Ok(()) }
+/// ```
 #[doc(alias = "IBV_QPT_RC")]
 #[derive(Clone, Copy, Debug)]
 pub enum Rc {}
 
 /// Unreliable connection: what is lost is not sent again, and nobody is told.
+///
+/// ```no_run
+/// # fn f(pd: &ironverbs::Pd, cq: &ironverbs::Cq) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{Any, PreparedQp, QpBuilder, Uc};
+/// let prepared: PreparedQp<Any, Uc> = QpBuilder::uc(pd, cq, cq).build()?;
+/// # Ok(()) }
+/// ```
 #[doc(alias = "IBV_QPT_UC")]
 #[derive(Clone, Copy, Debug)]
 pub enum Uc {}
 
 /// Unreliable datagrams: each send names its peer, and is one packet.
+///
+/// ```no_run
+/// # fn f(pd: &ironverbs::Pd, cq: &ironverbs::Cq) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{Any, PreparedQp, QpBuilder, Ud};
+/// let prepared: PreparedQp<Any, Ud> = QpBuilder::ud(pd, cq, cq).build()?;
+/// # Ok(()) }
+/// ```
 #[doc(alias = "IBV_QPT_UD")]
 #[derive(Clone, Copy, Debug)]
 pub enum Ud {}

@@ -34,6 +34,13 @@ use std::time::{Duration, Instant};
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
 /// Posts borrowed buffers. See [`Qp::scope`].
+///
+/// ```no_run
+/// # fn f(qp: &mut ironverbs::Qp, cq: &mut ironverbs::Cq) -> Result<(), ironverbs::Error> {
+/// let message = *b"borrowed for as long as it takes";
+/// qp.scope(cq, std::time::Duration::from_secs(1), |scope| scope.send(&message))?;
+/// # Ok(()) }
+/// ```
 pub struct Scope<'s, 'env, P: Provider = Any, T: QpType = Rc> {
     qp: &'s mut Qp<P, T>,
     cq: &'s mut Cq<P>,

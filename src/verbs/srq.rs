@@ -62,6 +62,13 @@ pub(super) struct SrqShared {
 }
 
 /// Settings of a shared receive queue to be made.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context, pd: &ironverbs::Pd) -> Result<(), ironverbs::Error> {
+/// let srq = context.srq_builder(pd, 256).max_sge(2).build()?;
+/// # drop(srq);
+/// # Ok(()) }
+/// ```
 pub struct SrqBuilder<'a, P: Provider = Any> {
     context: Arc<ContextInner>,
     pd: &'a Pd,

@@ -9,6 +9,10 @@ use crate::uverbs::attr::qp_attr_mask as mask;
 use crate::uverbs::error::{Error, Transition};
 
 /// Transport service of a queue pair (`enum ib_qp_type`).
+///
+/// ```
+/// assert_eq!(ironverbs::Transport::Rc.name(), "RC");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transport {

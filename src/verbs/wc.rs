@@ -10,6 +10,15 @@ use std::fmt;
 ///
 /// Not `Clone`: there is exactly one for each work request, which is why a [`Pool`](crate::Pool) can take its slot back
 /// for one.
+///
+/// ```no_run
+/// # fn f(cq: &mut ironverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+/// while let Some(completion) = cq.poll()?.next() {
+///     let done = completion.outcome()?;
+///     println!("{}: {:?}, {} bytes", completion.wr_id(), done.opcode, done.byte_len);
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Completion<'a, P: Provider + 'a> {
     entry: <P::Cq as CompOps>::Entry<'a>,
 }

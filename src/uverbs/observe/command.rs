@@ -15,6 +15,14 @@ use std::marker::PhantomData;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// How a command reaches the device.
+///
+/// ```no_run
+/// # fn f(recorded: &ironverbs::sys::Recorded) -> Result<(), ironverbs::Error> {
+/// if recorded.form == ironverbs::sys::CommandForm::Write {
+///     println!("{} was not sent by ioctl", recorded.name);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommandForm {
@@ -31,6 +39,11 @@ pub enum CommandForm {
 /// One command on its way to the device.
 ///
 /// It prints as one line: its name, and its inputs by name.
+///
+/// ```
+/// use ironverbs::{Errno, sys::{Command, Fault}};
+/// Fault::new().fail_matching(|command: &Command<'_>| command.name() == "QP.CREATE", Errno::ENOMEM);
+/// ```
 #[derive(Clone, Copy)]
 pub struct Command<'a>(Kind<'a>);
 

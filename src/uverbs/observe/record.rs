@@ -12,6 +12,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
 /// Keeps every command that passes: its bytes, the inputs that it points to, and the answer.
+///
+/// ```no_run
+/// # fn f() -> Result<(), ironverbs::Error> {
+/// use ironverbs::sys::{Linux, Record};
+/// let record = Record::new();
+/// let host = record.wrap_sys(std::sync::Arc::new(Linux::new()));
+/// for device in host.devices()? {
+///     drop(ironverbs::Context::open_on(&*host, &device)?);
+/// }
+/// for command in record.take() {
+///     println!("{command}");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Default)]
 pub struct Record(Arc<Log>);
 
@@ -22,6 +36,14 @@ struct Log(Mutex<Vec<Recorded>>);
 ///
 /// Prints as hex, one part a line and each with its name after a `#`, addresses as `->` (an input follows) or `<-` (room
 /// for an output), file descriptors of others as `fd`: two runs print the same.
+///
+/// ```no_run
+/// # fn f(record: &ironverbs::sys::Record) -> Result<(), ironverbs::Error> {
+/// for command in record.take() {
+///     println!("{}: {:?}", command.name, command.result);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recorded {

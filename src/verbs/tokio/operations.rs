@@ -75,6 +75,14 @@ enum State {
 }
 
 /// Why an operation's completion will not be told.
+///
+/// ```no_run
+/// # async fn f(operation: ironverbs::tokio::Operation) {
+/// if let Err(error) = operation.await {
+///     println!("{error}");
+/// }
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperationError {
@@ -230,6 +238,16 @@ impl Cell {
 ///
 /// Dropping it gives up the answer, not the work request: the device goes on, and the slot goes back to the pool when it
 /// is done.
+///
+/// ```no_run
+/// # async fn f(operation: ironverbs::tokio::Operation) -> Result<(), Box<dyn std::error::Error>> {
+/// let patience = std::time::Duration::from_secs(1);
+/// match tokio::time::timeout(patience, operation).await {
+///     Ok(done) => println!("{:?}", done?.1.outcome()?),
+///     Err(_) => println!("given up; its slot goes back to the pool when the device is done"),
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "the work request is posted; await this to get its slot back, or drop it to have the slot go back to the pool"]
 pub struct Operation {
     shared: Arc<Shared>,
@@ -298,6 +316,14 @@ impl Drop for Operation {
 /// Dropping it ends them all with [`OperationError::NoDriver`]; slots that the device still has then stay with it until the
 /// pool's memory is freed. So let operations end first: move the queue pairs to the error state, and run until every
 /// slot is back.
+///
+/// ```no_run
+/// # fn f(pool: &ironverbs::Pool, cq: ironverbs::Cq) -> Result<(), ironverbs::Error> {
+/// let (operations, mut driver) = ironverbs::tokio::Operations::new(pool, cq)?;
+/// tokio::spawn(async move { driver.run_with(|wc| println!("of no operation: {wc:?}")).await });
+/// # drop(operations);
+/// # Ok(()) }
+/// ```
 pub struct Driver<P: Provider = Any> {
     cq: AsyncCq<P>,
     shared: Arc<Shared>,
