@@ -10,8 +10,8 @@
 #![allow(unsafe_code)]
 
 use ironverbs::{
-    AccessFlags, Context, Cq, GidIndex, Inline, InlinePieces, Mr, Pages, Pd, Pool, PortNum, PreparedQp, Provider, Qp,
-    QpBuilder, RemoteAddr, Rxe, Sge, Wc, WcStatus, WrFlags,
+    AccessFlags, Context, Cq, FlushLevel, FlushPlacement, GidIndex, Inline, InlinePieces, Mr, Mw, Pages, Pd, Pool,
+    PortNum, PreparedQp, Provider, Qp, QpBuilder, QpState, QpUpdate, RemoteAddr, Rxe, Sge, Wc, WcStatus, WrFlags,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -88,6 +88,15 @@ fn batches_and_polls_allocate_nothing() {
     Pair::new(&context).batches();
     if let Ok(context) = context.into_provider::<Rxe>() {
         Pair::new(&context).batches();
+    }
+}
+
+#[test]
+fn windows_and_flushes_allocate_nothing() {
+    let Some(context) = context("windows_and_flushes_allocate_nothing") else { return };
+    Pair::new(&context).windows(&context);
+    if let Ok(context) = context.into_provider::<Rxe>() {
+        Pair::new(&context).windows(&context);
     }
 }
 
@@ -215,6 +224,66 @@ impl<P: Provider> Pair<P> {
         assert!(values.iter().all(|wc| wc.status() == WcStatus::SUCCESS), "{values:?}");
     }
 
+    /// A window of each type is bound, the one of type 2 invalidated by either side in turn; what is written is flushed, if
+    /// the device can.
+    fn windows(&mut self, context: &Context<P>) {
+        let mr = self.pd.alloc_mr(4096, AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND).unwrap();
+        let mut windows = [self.pd.alloc_mw().unwrap(), self.b.alloc_mw().unwrap()];
+        let binds = allocations(|| {
+            for round in 0..ROUNDS {
+                self.window_round(&mr, &mut windows, round % 2 == 0);
+            }
+        });
+        assert_eq!(binds, 0, "in {ROUNDS} rounds of windows");
+        let access = AccessFlags::ALL | AccessFlags::FLUSH_GLOBAL;
+        if !context.has_flush(FlushPlacement::GLOBAL_VISIBILITY) || !context.has_atomic_write() {
+            return println!("skipped: the device has no FLUSH and ATOMIC_WRITE");
+        }
+        for qp in [&mut self.a, &mut self.b] {
+            qp.modify(&QpUpdate::to(QpState::RTS).access(access)).unwrap();
+        }
+        let mr = self.pd.alloc_mr(4096, access).unwrap();
+        let remote = mr.remote(0).unwrap();
+        let flushes = allocations(|| {
+            for value in 0..ROUNDS {
+                let mut batch = self.a.send_batch();
+                batch.atomic_write(1, WrFlags::SIGNALED, remote, value).unwrap();
+                let level = FlushLevel::Range(8);
+                batch.flush(2, WrFlags::SIGNALED, remote, FlushPlacement::GLOBAL_VISIBILITY, level).unwrap();
+                // SAFETY: as in `batch`.
+                unsafe { batch.submit().unwrap() };
+                one(&mut self.sent);
+                one(&mut self.sent);
+            }
+        });
+        assert_eq!(flushes, 0, "in {ROUNDS} flushes");
+    }
+
+    fn window_round(&mut self, mr: &Mr<Pages>, windows: &mut [Mw; 2], by_peer: bool) {
+        for window in &mut *windows {
+            let binding = window.plan_bind(mr, 0..64, AccessFlags::REMOTE_WRITE).unwrap();
+            self.b.bind_mw(1, window, binding).unwrap();
+            assert!(window.observe(&one(&mut self.sent)));
+        }
+        let window = &mut windows[1];
+        if by_peer {
+            let mut batch = self.b.recv_batch();
+            batch.recv(3, &[]).unwrap();
+            // SAFETY: a receive without entries names no memory.
+            unsafe { batch.submit().unwrap() };
+            let mut batch = self.a.send_batch();
+            batch.send_inv(2, WrFlags::SIGNALED, Inline(&[]), window.rkey()).unwrap();
+            // SAFETY: as above, inline payload.
+            unsafe { batch.submit().unwrap() };
+            one(&mut self.sent);
+            assert!(window.observe(&one(&mut self.received)));
+        } else {
+            self.b.invalidate_mw(2, window).unwrap();
+            assert!(window.observe(&one(&mut self.sent)));
+        }
+        assert!(!window.is_bound());
+    }
+
     /// Slots are taken, posted on both sides, and reclaimed.
     fn slots(&mut self) {
         let pool = Pool::new(&self.pd, DEPTH, SLOT).unwrap();
@@ -251,6 +320,18 @@ impl<P: Provider> Pair<P> {
             }
             deadline.check();
         }
+    }
+}
+
+/// Waits for one completion, which must be a success.
+fn one<P: Provider>(cq: &mut Cq<P>) -> Wc {
+    let deadline = Deadline::new();
+    loop {
+        if let Some(wc) = cq.poll_one().unwrap() {
+            assert_eq!(wc.status(), WcStatus::SUCCESS);
+            return wc;
+        }
+        deadline.check();
     }
 }
 

@@ -113,6 +113,39 @@ pub mod network_type {
     pub const IPV6: u8 = 2;
 }
 
+/// A bind, at offset 24 of [`SendWqe`].
+#[doc(alias = "mw")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WrMw {
+    pub addr: u64,
+    pub length: u64,
+    pub mr_lkey: u32,
+    /// The window's key until now.
+    pub mw_rkey: u32,
+    /// Its key from then on; only the low 8 bits may differ.
+    pub rkey: u32,
+    /// `enum ib_uverbs_access_flags`.
+    pub access: u32,
+}
+layout!(WrMw, 32, length @ 8, mr_lkey @ 16, mw_rkey @ 20, rkey @ 24, access @ 28);
+
+/// Remote side of a FLUSH, at offset 24 of [`SendWqe`]. Since Linux 6.2.
+#[doc(alias = "flush")]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WrFlush {
+    pub remote_addr: u64,
+    pub length: u32,
+    pub rkey: u32,
+    /// Placement: 1 global visibility, 2 persistence.
+    pub placement: u8,
+    /// Selectivity: 0 range, 1 region.
+    pub level: u8,
+    pub pad: [u8; 6],
+}
+layout!(WrFlush, 24, length @ 8, rkey @ 12, placement @ 16, level @ 17);
+
 /// The kernel's progress on a send work request, at offset 144 of [`SendWqe`].
 ///
 /// The kernel works on the slot in place and leaves its state there, so all of it is written anew with each use.
@@ -176,7 +209,8 @@ layout!(RxeSge, 16, length @ 8, lkey @ 12);
 #[repr(C)]
 pub struct SendWqe {
     pub wr: SendWr,
-    /// A union by opcode: [`WrRdma`], [`WrAtomic`], [`WrUd`] and [`RxeAv`], or nothing for a SEND on a connected queue pair.
+    /// A union by opcode: [`WrRdma`], [`WrAtomic`], [`WrUd`] and [`RxeAv`], [`WrMw`], [`WrFlush`], or nothing for a SEND on a
+    /// connected queue pair.
     pub op: [u8; 120],
     pub state: SendState,
 }
@@ -277,6 +311,12 @@ pub mod opcode {
     pub const RDMA_READ: u32 = 4;
     pub const ATOMIC_CMP_AND_SWP: u32 = 5;
     pub const ATOMIC_FETCH_AND_ADD: u32 = 6;
+    pub const LOCAL_INV: u32 = 7;
+    pub const BIND_MW: u32 = 8;
+    pub const SEND_WITH_INV: u32 = 9;
+    /// Since Linux 6.2, as is the next one: older kernels do not look whether they know a number.
+    pub const FLUSH: u32 = 14;
+    pub const ATOMIC_WRITE: u32 = 15;
 }
 
 /// `enum ib_send_flags` (`include/rdma/ib_verbs.h`), beyond those of `WrFlags`.

@@ -15,7 +15,7 @@ const MAX_MESSAGE_BYTES: u64 = 1 << 31;
 impl DmaInfo {
     /// A payload of which nothing is done yet.
     #[inline(always)]
-    const fn new(length: u32, num_sge: u32) -> Self {
+    pub const fn new(length: u32, num_sge: u32) -> Self {
         Self { length, resid: length, cur_sge: 0, num_sge, sge_offset: 0, reserved: 0 }
     }
 }

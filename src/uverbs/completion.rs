@@ -7,6 +7,7 @@ use super::context::Ucontext;
 use super::errno::Errno;
 use super::error::{Error, Verb};
 use super::event;
+use super::explain;
 use super::kernel::{Form, Native};
 use super::object::{Handle, ObjectKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -106,7 +107,7 @@ impl Ucontext {
                 self.num_comp_vectors()
             )),
             Errno::EINVAL => error.with_hint(format!("{cqe} entries may be outside the device's limit (max_cqe)")),
-            Errno::ENOMEM => error.with_hint("the kernel or the device has no memory for it: fewer entries may fit"),
+            Errno::ENOMEM => explain::queue_memory(error),
             _ => error,
         }
     }

@@ -37,6 +37,11 @@ pub struct Linux {
     netlink: bool,
 }
 
+/// Whether the kernel copies registered memory for a child when a process forks. `false` if it does not say.
+pub fn copy_on_fork() -> bool {
+    Linux::new().nldev().and_then(|mut nldev| nldev.system()).is_ok_and(|system| system.copy_on_fork)
+}
+
 impl Default for Linux {
     fn default() -> Self {
         Self::new()

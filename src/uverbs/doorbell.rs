@@ -32,8 +32,8 @@ const KICK_WORDS: usize = size_of::<Kick>() / size_of::<u64>();
 /// Tells the kernel that there is something new in a send queue. Built once per queue pair, rung once per batch.
 pub struct SendDoorbell {
     kick: Box<[u64; KICK_WORDS]>,
-    /// The file, or -1 where commands must go through the [`Cdev`].
-    fd: RawFd,
+    /// The file; `None` where commands must go through the [`Cdev`].
+    fd: Option<RawFd>,
     cdev: Arc<dyn Cdev>,
     /// Where the kernel writes its answer, by the address in `kick`.
     _response: Box<Response>,
@@ -64,7 +64,7 @@ impl SendDoorbell {
         };
         Self {
             kick: Box::new(zerocopy::transmute!(kick)),
-            fd: cdev.raw_fd().unwrap_or(-1),
+            fd: cdev.raw_fd(),
             cdev: Arc::clone(cdev),
             _response: response,
         }
@@ -73,25 +73,25 @@ impl SendDoorbell {
     /// Rings. Everything stored before is seen by the kernel: entering it is a full barrier for the calling thread.
     #[inline(always)]
     pub fn ring(&self) -> Result<(), Errno> {
+        let Some(fd) = self.fd else { return self.ring_otherwise(None) };
         // SAFETY: the file is open as long as `cdev` lives, the command is live, and the kernel writes to no memory but
         // the response, which is live too.
-        match unsafe { raw::write(self.fd, self.kick.as_ptr().cast(), size_of::<Kick>()) } {
+        match unsafe { raw::write(fd, self.kick.as_ptr().cast(), size_of::<Kick>()) } {
             Ok(_) => Ok(()),
-            Err(errno) => self.ring_otherwise(errno),
+            Err(errno) => self.ring_otherwise(Some(errno)),
         }
     }
 
-    /// The ways around a plain write: a device model has no file, and the kernel takes no write() from a process that
-    /// changed its credentials since it opened the file (`EACCES`), but an ioctl.
+    /// The ways around a plain write: a device model has no file, so that none was tried; and the kernel takes no write()
+    /// from a process that changed its credentials since it opened the file (`EACCES`), but an ioctl.
     #[cold]
     #[inline(never)]
-    fn ring_otherwise(&self, errno: Errno) -> Result<(), Errno> {
-        if self.fd < 0 {
+    fn ring_otherwise(&self, refused: Option<Errno>) -> Result<(), Errno> {
+        match refused {
             // SAFETY: the command's one address is that of the response, which is live.
-            return unsafe { self.cdev.write(&*self.kick) };
-        }
-        if errno != Errno::EACCES {
-            return Err(errno);
+            None => return unsafe { self.cdev.write(&*self.kick) },
+            Some(Errno::EACCES) => {}
+            Some(errno) => return Err(errno),
         }
         let request = &self.kick[size_of::<CmdHdr>() / size_of::<u64>()..];
         let mut response = write::PostSendResp::default();
@@ -177,9 +177,9 @@ mod tests {
         let cdev: Arc<dyn Cdev> = Arc::new(WithFile { inner: kernel.clone(), file: file.as_raw_fd() });
         let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
         let doorbell = SendDoorbell::new(ctx.cdev(), &qp(&ctx));
-        assert_eq!(doorbell.ring_otherwise(Errno::EINVAL), Err(Errno::EINVAL));
+        assert_eq!(doorbell.ring_otherwise(Some(Errno::EINVAL)), Err(Errno::EINVAL));
         assert!(kernel.kicks().is_empty());
-        doorbell.ring_otherwise(Errno::EACCES).unwrap();
+        doorbell.ring_otherwise(Some(Errno::EACCES)).unwrap();
         assert_eq!(kernel.kicks(), [0x0a0b_0c0d]);
     }
 

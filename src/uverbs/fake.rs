@@ -164,7 +164,18 @@ impl State {
                 let mr = self.make(7, &[handle(32)])?;
                 put(&mut response, &[mr, 0x0123_4567, 0x89ab_cdef]);
             }
+            11 => {
+                assert_eq!((request.len(), &request[16..40]), (48, [0; 24].as_slice()), "no memory is changed");
+                assert_eq!(self.objects[&handle(8)].kind, 7);
+                put(&mut response, &[0x1111_1111_u32, 0x2222_2222]);
+            }
             13 => self.destroy(7, handle(0))?,
+            14 => {
+                assert_eq!(request[13..16], [0; 3]);
+                let mw = self.make(8, &[handle(8)])?;
+                put(&mut response, &[mw, 0x4455_6600 | u32::from(request[12])]);
+            }
+            16 => self.destroy(8, handle(0))?,
             17 => put(&mut response, &(self.open_event_file() as u32)),
             18 => {
                 assert_eq!(u32_at(request, 28), 0);
@@ -295,6 +306,26 @@ impl State {
             (1, 0) => self.destroy(1, attrs.object(0))?,
             (6, 0) => self.destroy(6, attrs.object(0))?,
             (7, 1) => self.destroy(7, attrs.object(0))?,
+            (7, 2) => {
+                assert_eq!((attrs.constant(1) <= 2, attrs.input(2).len()), (true, 4));
+                assert_eq!(attrs.input(3).len() % 16, 0);
+                assert_eq!(self.objects[&attrs.object(0)].kind, 1);
+            }
+            (7, 4) => {
+                assert_eq!([2, 3, 4].map(|id| attrs.input(id).len()), [8; 3]);
+                assert_eq!([5, 6].map(|id| attrs.input(id).len()), [4; 2]);
+                let mr = self.make(7, &[attrs.object(1)])?;
+                attrs.set(0, mr.into());
+                attrs.output(7, 0x0123_4567_u32.as_bytes());
+                attrs.output(8, 0x89ab_cdef_u32.as_bytes());
+            }
+            (8, 0) => self.destroy(8, attrs.object(0))?,
+            (14, 0) => {
+                assert_eq!((attrs.input(1).len(), attrs.input(2).len()), (8, 4));
+                let dm = self.make(14, &[])?;
+                attrs.set(0, dm.into());
+            }
+            (14, 1) => self.destroy(14, attrs.object(0))?,
             (3, 1) => {
                 self.destroy(3, attrs.object(0))?;
                 attrs.output(1, [5_u32, 6].as_bytes());

@@ -31,6 +31,17 @@ fn commands_given_to_write() {
     compare("write", &record);
 }
 
+#[test]
+fn commands_about_memory() {
+    for (name, knows) in
+        [("memory_native", Knows::ALL), ("memory_invoke_write", Knows::INVOKE_WRITE), ("memory_write", Knows::WRITE)]
+    {
+        let record = Record::new();
+        scenario::walk_memory(record.wrap(FakeKernel::new(knows)), knows.natives);
+        compare(name, &record);
+    }
+}
+
 /// Compares all commands that were answered; refused ones are attempts at forms that other files hold.
 fn compare(name: &str, record: &Record) {
     let accepted = record.take().into_iter().filter(|c| c.result.is_ok());

@@ -34,6 +34,8 @@ pub enum Native {
     QueryPort,
     PdDestroy,
     MrDestroy,
+    MwDestroy,
+    DmFree,
     CqCreate,
     CqDestroy,
     QpCreate,
@@ -236,7 +238,7 @@ struct Lengths {
 }
 
 /// Header, request, driver's request. Words are of 4 bytes and count the header too. Rounded up to 8 bytes, which the
-/// kernel takes as longer driver data that the two commands concerned (DEALLOC_PD, DEREG_MR) have no use for.
+/// kernel takes as longer driver data that the commands concerned (DEALLOC_PD, DEREG_MR, DEALLOC_MW) have no use for.
 fn plain(command: u32, core_in: &[u8], uhw_in: &[u8], response: u64, out: Lengths) -> Vec<u64> {
     let n_words = (size_of::<CmdHdr>() + core_in.len() + uhw_in.len()).div_ceil(8);
     let header =

@@ -21,6 +21,10 @@ pub enum ObjectKind {
     Pd,
     /// Memory region.
     Mr,
+    /// Memory window.
+    Mw,
+    /// Device memory.
+    Dm,
     /// Completion queue.
     Cq,
     /// Queue pair.
@@ -37,6 +41,8 @@ impl ObjectKind {
         match self {
             Self::Pd => object::PD,
             Self::Mr => object::MR,
+            Self::Mw => object::MW,
+            Self::Dm => object::DM,
             Self::Cq => object::CQ,
             Self::Qp => object::QP,
             Self::Srq => object::SRQ,
@@ -48,6 +54,8 @@ impl ObjectKind {
         match self {
             Self::Pd => Verb::DeallocPd,
             Self::Mr => Verb::DeregMr,
+            Self::Mw => Verb::DeallocMw,
+            Self::Dm => Verb::FreeDm,
             Self::Cq => Verb::DestroyCq,
             Self::Qp => Verb::DestroyQp,
             Self::Srq => Verb::DestroySrq,
@@ -59,6 +67,8 @@ impl ObjectKind {
         match self {
             Self::Pd => (Native::PdDestroy, method::PD_DESTROY),
             Self::Mr => (Native::MrDestroy, method::MR_DESTROY),
+            Self::Mw => (Native::MwDestroy, method::MW_DESTROY),
+            Self::Dm => (Native::DmFree, method::DM_FREE),
             Self::Cq => (Native::CqDestroy, method::CQ_DESTROY),
             Self::Qp => (Native::QpDestroy, method::QP_DESTROY),
             Self::Srq => (Native::SrqDestroy, method::SRQ_DESTROY),
@@ -72,6 +82,8 @@ impl fmt::Display for ObjectKind {
         f.write_str(match self {
             Self::Pd => "protection domain",
             Self::Mr => "memory region",
+            Self::Mw => "memory window",
+            Self::Dm => "device memory",
             Self::Cq => "completion queue",
             Self::Qp => "queue pair",
             Self::Srq => "shared receive queue",
@@ -166,6 +178,9 @@ impl Handle {
             let error = Error::kernel(self.kind.destroy_verb(), errno);
             match errno {
                 Errno::EBUSY => error.with_hint("another object still uses it: drop that one first"),
+                Errno::EINVAL if self.kind == ObjectKind::Mr => {
+                    error.with_hint("a memory window may still be bound to it: invalidate or drop that one first")
+                }
                 _ => error,
             }
         })
@@ -237,7 +252,7 @@ impl Ucontext {
         let mut cmd = self.kernel().command(method);
         cmd.object_in(attr::destroy::HANDLE, id);
         match kind {
-            ObjectKind::Pd | ObjectKind::Mr | ObjectKind::Ah => {}
+            ObjectKind::Pd | ObjectKind::Mr | ObjectKind::Mw | ObjectKind::Dm | ObjectKind::Ah => {}
             ObjectKind::Cq => cmd.ptr_out(attr::destroy::RESP, &mut cq),
             ObjectKind::Qp => cmd.ptr_out(attr::destroy::RESP, &mut qp),
             ObjectKind::Srq => cmd.ptr_out(attr::destroy::RESP, &mut srq),
@@ -256,6 +271,9 @@ impl Ucontext {
             ObjectKind::Pd => kernel.invoke(&write::DeallocPd { pd_handle: id }, &mut (), &[], &mut [])?,
             ObjectKind::Ah => kernel.invoke(&write::DestroyAh { ah_handle: id }, &mut (), &[], &mut [])?,
             ObjectKind::Mr => kernel.invoke(&write::DeregMr { mr_handle: id }, &mut (), &[], &mut [])?,
+            ObjectKind::Mw => kernel.invoke(&write::DeallocMw { mw_handle: id }, &mut (), &[], &mut [])?,
+            // There never was another form.
+            ObjectKind::Dm => return Err(Errno::EPROTONOSUPPORT),
             ObjectKind::Cq => {
                 let request = write::DestroyCq { cq_handle: id, ..Default::default() };
                 let mut response = verbs::DestroyCqResp::default();

@@ -7,6 +7,7 @@ use super::attr::{AddressVector, CreateQp, CreatedQp, ModifyQp, QpAttr, QpCap, Q
 use super::context::Ucontext;
 use super::errno::Errno;
 use super::error::{Error, Verb};
+use super::explain;
 use super::kernel::{Form, Native};
 use super::object::{Handle, ObjectKind};
 use super::types::{Gid, Lid, Mtu, QKey, Qpn};
@@ -172,7 +173,7 @@ fn qp_refused(errno: Errno, cap: &QpCap) -> Error {
              the device's limits (max_qp_wr, max_sge)",
             cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data
         )),
-        Errno::ENOMEM => error.with_hint("the kernel or the device has no memory for it: fewer work requests may fit"),
+        Errno::ENOMEM => explain::queue_memory(error),
         Errno::EOPNOTSUPP => error.with_hint("the device has no queue pairs of this type"),
         _ => error,
     }

@@ -11,7 +11,8 @@ use super::doorbell::SendDoorbell;
 use super::object::{Handle, ObjectKind};
 use super::shared_receive_queue::{CreateSrq, CreatedSrq, ModifySrq, SrqAttr};
 use super::sys::Cdev;
-use super::types::{Gid, Lid, Mtu, PortNum};
+use super::types::{Gid, Lid, Lkey, Mtu, PortNum, Rkey};
+use super::wr::Sge;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -91,6 +92,33 @@ pub fn walk_native_only(ctx: &Arc<Ucontext>) {
     assert_eq!(ctx.query_gid(PortNum::ONE, 3).unwrap().unwrap().index, 3);
     assert_eq!(ctx.query_gid(PortNum::ONE, 4).unwrap(), None);
     assert_eq!(ctx.info_handles(ObjectKind::Qp).unwrap(), vec![]);
+}
+
+/// What can be done to memory beyond its registration: changes, windows, and kinds of memory that need the ioctl.
+pub fn walk_memory(cdev: Arc<dyn Cdev>, natives: bool) {
+    let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
+    let (pd, other_pd) = (ctx.alloc_pd(&mut []).unwrap(), ctx.alloc_pd(&mut []).unwrap());
+    // The address by which work requests name it is another one.
+    // SAFETY: the fake kernel does not touch the memory.
+    let (mr, ..) = unsafe { ctx.reg_mr(&pd, 0x7f00_1234_5678, 0x2000, 0x1_0000_0678, 0x1f) }.unwrap();
+    assert_eq!(ctx.rereg_mr(&mr, Some(&other_pd), Some(0x15)).unwrap(), (Lkey(0x1111_1111), Rkey(0x2222_2222)));
+    ctx.rereg_mr(&mr, None, Some(5)).unwrap();
+    ctx.rereg_mr(&mr, Some(&pd), None).unwrap();
+    for mw_type in [1, 2] {
+        let (mw, rkey) = ctx.alloc_mw(&other_pd, mw_type).unwrap();
+        assert_eq!(rkey, Rkey(0x4455_6600 | u32::from(mw_type)));
+        mw.destroy().unwrap();
+    }
+    if natives {
+        let file = std::io::stderr();
+        // Offset, length and address are three numbers, and the first is not always zero.
+        let (mr, lkey, rkey) = ctx.reg_dmabuf_mr(&pd, file.as_fd(), 17_920, 0x3000, 0x1_0000_0600, 7).unwrap();
+        assert_eq!((lkey, rkey), (Lkey(0x0123_4567), Rkey(0x89ab_cdef)));
+        let pieces = [Sge::from_raw(0x1_0000_0600, 16, lkey), Sge::from_raw(0x1_0000_1600, 0x20, lkey)];
+        ctx.advise_mr(&pd, 1, true, &pieces).unwrap();
+        drop(mr);
+        drop(ctx.alloc_dm(0x1000, 6).unwrap());
+    }
 }
 
 fn to_init() -> ModifyQp {

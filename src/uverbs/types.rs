@@ -155,6 +155,19 @@ impl fmt::Debug for QKey {
     }
 }
 
+impl Rkey {
+    /// The key with its low 8 bits, which belong to the program, counted up; they wrap.
+    ///
+    /// ```
+    /// use ironverbs::Rkey;
+    /// assert_eq!(Rkey(0x1234_56ff).next_key(), Rkey(0x1234_5600));
+    /// ```
+    #[doc(alias = "ibv_inc_rkey")]
+    pub const fn next_key(self) -> Self {
+        Self(self.0 & !0xff | self.0.wrapping_add(1) & 0xff)
+    }
+}
+
 /// A port of a device. Ports count from 1.
 ///
 /// ```

@@ -1,7 +1,7 @@
 //! Work completions as values, in one form for all providers.
 
 use super::abi::verbs;
-use super::types::{Lid, Qpn};
+use super::types::{Lid, Qpn, Rkey};
 use super::wr::{WcOpcode, WcStatus};
 use std::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -48,6 +48,8 @@ pub struct Wc {
 const GRH: u32 = 1;
 /// `IB_WC_WITH_IMM` (`include/rdma/ib_verbs.h`).
 const WITH_IMM: u32 = 2;
+/// `IB_WC_WITH_INVALIDATE`.
+const WITH_INVALIDATE: u32 = 4;
 
 /// What a successful work request did.
 ///
@@ -145,6 +147,13 @@ impl Wc {
         received.then_some(Source { qpn, lid: Lid(self.slid), sl: self.sl, grh: self.wc_flags & GRH != 0 })
     }
 
+    /// The key that the peer invalidated with its message: of a successful receive of a SEND with invalidate.
+    #[inline(always)]
+    pub fn invalidated_rkey(&self) -> Option<Rkey> {
+        let invalidates = self.wc_flags & WITH_INVALIDATE != 0 && WcOpcode(self.opcode).is_recv();
+        (self.status() == WcStatus::SUCCESS && invalidates).then_some(Rkey(self.ex))
+    }
+
     /// Immediate data. Only a receive's: some devices set the flag on the sender's completion as well, where it says
     /// nothing.
     #[inline(always)]
@@ -218,6 +227,20 @@ mod tests {
         assert!(format!("{failed:?}").contains("RETRY_EXC_ERR"), "{failed:?}");
         other.vendor_err = 0;
         assert_ne!(failed, other);
+    }
+
+    /// The key is in host order, and not to be read from a failure or from the sender's own completion.
+    #[test]
+    fn an_invalidated_key_is_a_receives() {
+        assert_eq!(wc(0).invalidated_rkey(), None);
+        let mut invalidated = wc(0);
+        (invalidated.opcode, invalidated.wc_flags, invalidated.ex) = (128, 5, 0x1234_5678);
+        assert_eq!(invalidated.invalidated_rkey(), Some(Rkey(0x1234_5678)));
+        assert_eq!(invalidated.outcome().unwrap().imm, None);
+        (invalidated.status, invalidated.opcode) = (5, 128);
+        assert_eq!(invalidated.invalidated_rkey(), None);
+        (invalidated.status, invalidated.opcode) = (0, 0);
+        assert_eq!(invalidated.invalidated_rkey(), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::errno::Errno;
 use super::error::{Error, Verb};
+use super::memory_wr::{FlushLevel, FlushPlacement, MwBinding};
 use super::types::{Lkey, Rkey};
 use std::fmt;
 
@@ -140,6 +141,16 @@ pub enum SendOp {
         /// What is added.
         add: u64,
     },
+    /// SEND that also invalidates a key of the peer's.
+    SendInvalidate(Rkey),
+    /// Local invalidate of a memory window's key.
+    LocalInvalidate(Rkey),
+    /// Bind of a memory window.
+    Bind(MwBinding),
+    /// Atomic write of eight bytes.
+    AtomicWrite(RemoteAddr, u64),
+    /// RDMA FLUSH.
+    Flush(RemoteAddr, FlushPlacement, FlushLevel),
 }
 
 /// Where the payload of a send work request is. Made from `&[Sge]`, [`Inline`] or [`InlinePieces`].
@@ -235,23 +246,39 @@ pub struct SendWr<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// Every slot of the queue is taken: poll for completions first, or make the queue deeper.
+    /// Every slot of the queue is taken. Poll for completions, then try again; or make the queue deeper
+    /// ([`QpBuilder::max_send_wr`](crate::QpBuilder::max_send_wr)). Unsignaled requests free their slots only with a later
+    /// signaled one.
     #[error("the queue is full: poll completions first, or ask for a deeper queue")]
     QueueFull,
-    /// More scatter/gather entries than the queue was made for.
-    #[error("more scatter/gather entries than the queue pair was made for")]
+    /// More scatter/gather entries than the queue was made for. Gather the payload in fewer pieces, or ask for more
+    /// ([`QpBuilder::max_send_sge`](crate::QpBuilder::max_send_sge)).
+    #[error(
+        "more scatter/gather entries than the queue pair was made for: use fewer, or ask for more when it is built"
+    )]
     TooManySges,
-    /// More inline bytes than the queue was made for.
-    #[error("more inline bytes than the queue pair was made for")]
+    /// More inline bytes than the queue was made for. Send from registered memory, or ask for more
+    /// ([`QpBuilder::max_inline_bytes`](crate::QpBuilder::max_inline_bytes)).
+    #[error(
+        "more inline bytes than the queue pair was made for: send registered memory, or ask for more when it is built"
+    )]
     InlineTooLong,
-    /// More bytes than the pool slot has.
-    #[error("more bytes than the pool slot has")]
+    /// More bytes than the pool slot has. Send less, or make the [`Pool`](crate::Pool) with larger slots.
+    #[error("more bytes than the pool slot has: send less, or make the pool with larger slots")]
     BeyondSlot,
-    /// The slot belongs to another pool than the one that was to take note of it.
-    #[error("the slot belongs to another pool")]
+    /// The slot belongs to another pool than the one that was to take note of it. Give it one of its own slots.
+    #[error("the slot belongs to another pool: give one of the pool's own")]
     ForeignSlot,
-    /// The scatter/gather entries add up to more than a message can hold (2^31 bytes).
-    #[error("the message is longer than 2^31 bytes")]
+    /// The slot's pool or the memory window is of another protection domain than the queue pair. Make it in the queue
+    /// pair's own.
+    #[error("it belongs to another protection domain than the queue pair: make it in the queue pair's own")]
+    ForeignPd,
+    /// Nobody holds the slot's pool any more, so nobody could take the slot back. Keep a [`Pool`](crate::Pool) as long as
+    /// its slots are posted.
+    #[error("the slot's pool was dropped, so its completion could give it back to nobody: keep the pool")]
+    PoolGone,
+    /// The scatter/gather entries add up to more than a message can hold (2^31 bytes). Split it.
+    #[error("the message is longer than 2^31 bytes: split it")]
     MessageTooLong,
     /// A datagram of more bytes than one packet of the port can carry.
     #[error("the datagram is longer than the port's MTU: it is one packet, so split the message")]
@@ -259,17 +286,45 @@ pub enum PostError {
     /// A receive for datagrams has no room for the 40 bytes that are put before each payload.
     #[error("a receive for datagrams needs 40 bytes more than the longest payload, for the GRH that comes first")]
     NoRoomForGrh,
-    /// A READ was given inline data.
+    /// A READ was given inline data. Give it registered memory, into which the peer's bytes come.
     #[error("a READ takes no inline data: its payload comes back into registered memory")]
     InlineRead,
-    /// The payload of an atomic is not 8 bytes of registered memory.
+    /// The payload of an atomic is not 8 bytes of registered memory. Give it exactly that.
     #[error("an atomic needs exactly 8 bytes of registered memory for the value that comes back")]
     AtomicPayload,
-    /// The remote address of an atomic is not a multiple of 8.
+    /// The remote address of an atomic is not a multiple of 8. Align what the peer offers.
     #[error("the remote address of an atomic must be a multiple of 8")]
     AtomicAlignment,
-    /// The queue pair is in a state that takes no such work request.
-    #[error("the queue pair is in a state that takes no such work request")]
+    /// The device has no ATOMIC_WRITE: its capability bit (`IB_UVERBS_DEVICE_ATOMIC_WRITE`) is not set. Use a WRITE, or a
+    /// compare and swap. Soft-RoCE has it since Linux 6.2.
+    #[error("the device has no ATOMIC_WRITE (Soft-RoCE: since Linux 6.2): use a WRITE or a compare and swap")]
+    NoAtomicWrite,
+    /// The device has no FLUSH to that placement: its capability bit (`IB_UVERBS_DEVICE_FLUSH_GLOBAL` or `…_PERSISTENT`) is
+    /// not set. A READ of the last byte written shows that it has arrived. Soft-RoCE has it since Linux 6.2.
+    #[error(
+        "the device has no FLUSH to that placement (Soft-RoCE: since Linux 6.2): read back what was written instead"
+    )]
+    NoFlush,
+    /// A memory window of type 2 belongs to another queue pair. Use it there, or make one on this queue pair.
+    #[error("the memory window belongs to another queue pair: make one on this queue pair")]
+    ForeignWindow,
+    /// An earlier bind or invalidate of the window has not completed. Poll for it, and show it to
+    /// [`Mw::observe`](crate::Mw::observe).
+    #[error("an earlier request about the memory window has not completed: poll for it and let the window observe it")]
+    WindowBusy,
+    /// The binding was planned for another window, or before the window was bound or rotated. Plan it anew.
+    #[error("the binding was planned for another key than the memory window's present one: plan it anew")]
+    StaleBinding,
+    /// A memory window of type 2 is bound already. Invalidate it first.
+    #[error("the memory window is bound already: invalidate it first")]
+    WindowBound,
+    /// Only a memory window of type 2 that is known to be bound can be invalidated. Unbind one of type 1 by binding it to
+    /// nothing; drop one of which nothing is known.
+    #[error("the memory window is not of type 2, or not known to be bound: there is nothing to invalidate")]
+    NotBound,
+    /// The queue pair is in a state that takes no such work request. Bring it to RTS for sends, to INIT or further for
+    /// receives.
+    #[error("the queue pair is in a state that takes no such work request: connect it first")]
     BadState,
     /// The queue pair takes its receives from a shared receive queue: post to that one.
     #[error("the queue pair takes its receives from a shared receive queue: post to that one")]
@@ -277,8 +332,9 @@ pub enum PostError {
     /// The shared receive queue was resized, but its new ring could not be mapped. Resizing it once more mends that.
     #[error("the shared receive queue could not be mapped after it was resized: resize it once more")]
     Unmapped,
-    /// The doorbell was refused by the kernel. The work requests are in the queue and go out with the next doorbell.
-    #[error("the doorbell was refused: {0}")]
+    /// The doorbell was refused by the kernel. The work requests are in the queue; they go out with the next doorbell, which
+    /// an empty batch rings too. Do not post them again.
+    #[error("the doorbell was refused: {0}; the requests are in the queue, an empty batch rings again")]
     Doorbell(Errno),
 }
 
@@ -405,6 +461,8 @@ impl WcOpcode {
     pub const FETCH_ADD: Self = Self(4);
     pub const BIND_MW: Self = Self(5);
     pub const LOCAL_INV: Self = Self(6);
+    pub const FLUSH: Self = Self(8);
+    pub const ATOMIC_WRITE: Self = Self(9);
     pub const RECV: Self = Self(128);
     pub const RECV_RDMA_WITH_IMM: Self = Self(129);
 }
@@ -426,6 +484,8 @@ impl fmt::Debug for WcOpcode {
             Self::FETCH_ADD => "FETCH_ADD",
             Self::BIND_MW => "BIND_MW",
             Self::LOCAL_INV => "LOCAL_INV",
+            Self::FLUSH => "FLUSH",
+            Self::ATOMIC_WRITE => "ATOMIC_WRITE",
             Self::RECV => "RECV",
             Self::RECV_RDMA_WITH_IMM => "RECV_RDMA_WITH_IMM",
             Self(raw) => return write!(f, "WcOpcode({raw})"),

@@ -8,6 +8,7 @@ use crate::uverbs::attr::{AddressVector, CreateQp, GidEntry};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
 use crate::uverbs::error::{Error, Lacking, Verb};
+use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
 use crate::uverbs::wc::Wc;
@@ -158,6 +159,13 @@ impl SendOps for AnySq {
     }
     fn resync(&mut self) {
         each!(AnySq, self, sq => sq.resync());
+    }
+    fn introduce(&mut self, owner: Owner, device_caps: u64) {
+        each!(AnySq, self, sq => sq.introduce(owner, device_caps));
+    }
+    #[inline(always)]
+    fn owner(&self) -> Owner {
+        each!(AnySq, self, sq => SendOps::owner(sq))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attributes of a queue pair: what can be set, with checked ranges.
 
-use super::mr::AccessFlags;
+use super::access::AccessFlags;
 use crate::uverbs::attr::qp_attr_mask as mask;
 use crate::uverbs::attr::{AddressVector, ModifyQp, QpState};
 use crate::uverbs::error::{Error, Verb};

@@ -16,6 +16,7 @@ use super::provider::{Any, Provider};
 use super::qp_type::{Connected, QpType, Rc, Ud};
 use super::transition::Transport;
 use crate::mem::copy::stay_a_loop;
+use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, Sge, WrFlags};
 use std::marker::PhantomData;
 
@@ -60,7 +61,18 @@ impl<'qp, P: Provider, T: QpType> SendBatch<'qp, P, T> {
     }
 
     #[inline(always)]
-    fn push(&mut self, wr_id: u64, flags: WrFlags, op: SendOp, payload: Payload<'_>) -> Result<(), PostError> {
+    pub(super) fn owner(&self) -> Owner {
+        self.sq.owner()
+    }
+
+    #[inline(always)]
+    pub(super) fn push(
+        &mut self,
+        wr_id: u64,
+        flags: WrFlags,
+        op: SendOp,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
         self.sq.push(&SendWr { wr_id, flags, op, payload })
     }
 

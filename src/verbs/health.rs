@@ -58,8 +58,7 @@ impl Health {
     }
 
     /// Why polling a queue that is not well goes no further.
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn poll_error(&self) -> PollError {
         if self.state.load(Ordering::Relaxed) == GONE { PollError::DeviceGone } else { PollError::Overrun }
     }

@@ -1,22 +1,31 @@
 //! The public API: devices, contexts, protection domains, memory, completion queues, queue pairs.
 
+mod access;
 mod ah;
 mod any;
 mod attr;
 mod batch;
 mod channel;
+mod counted;
 mod cq;
 mod datagram;
 mod device;
+mod device_memory;
+mod dmabuf;
 mod endpoint_text;
 mod events;
+mod fork;
 mod gid;
 mod halves;
 mod health;
 mod mcast;
 mod mr;
+mod mr_builder;
+mod odp;
 mod owners;
+mod pages;
 mod pd;
+mod persist;
 mod poll;
 mod pool;
 mod prepared;
@@ -33,6 +42,8 @@ mod srq;
 pub mod tokio;
 mod transition;
 mod wc;
+mod window;
+mod window_post;
 
 pub use crate::uverbs::attr::{
     AddressVector, DeviceAttr, GidEntry, GidType, OdpCaps, PortAttr, PortState, QpAttr, QpCap, QpState, RssCaps, TmCaps,
@@ -42,6 +53,7 @@ pub use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, PortInfo, Unu
 pub use crate::uverbs::errno::Errno;
 pub use crate::uverbs::error::{Error, Lacking, Transition, Verb};
 pub use crate::uverbs::event::AsyncEventType;
+pub use crate::uverbs::memory_wr::{FlushLevel, FlushPlacement, MwBinding};
 pub use crate::uverbs::object::{Leak, ObjectKind};
 pub use crate::uverbs::shared_receive_queue::SrqAttr;
 pub use crate::uverbs::types::{
@@ -51,6 +63,7 @@ pub use crate::uverbs::wc::{Done, Source, Wc, WcError};
 pub use crate::uverbs::wr::{
     Inline, InlinePieces, Payload, PollError, PostError, RemoteAddr, Sge, WcOpcode, WcStatus, WrFlags,
 };
+pub use access::AccessFlags;
 pub use ah::{AddressHandle, Destination};
 pub use attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer};
 pub use batch::{RecvBatch, SendBatch};
@@ -58,11 +71,17 @@ pub use channel::CompChannel;
 pub use cq::{Cq, CqBuilder, CqId, Notify};
 pub use datagram::{Datagram, DatagramError, GRH_BYTES, GrhKind, ReceivedGrh};
 pub use device::{Context, devices};
+pub use device_memory::DeviceMemory;
+pub use dmabuf::DmabufMr;
 pub use endpoint_text::ParseEndpointError;
 pub use events::{AsyncEvent, AsyncEvents, SrqId, Subject};
+pub use fork::ForkPolicy;
 pub use gid::{AddressFamily, GidChoice, GidLoss, GidReason, GidWant, NoGid, choose_gid};
 pub use halves::{JoinError, RecvHalf, SendHalf};
-pub use mr::{AccessFlags, CloseError, Memory, Mr, Pages};
+pub use mr::{CloseError, Memory, Mr};
+pub use mr_builder::MrBuilder;
+pub use odp::{Advice, ImplicitMr};
+pub use pages::{PageKind, Pages};
 pub use pd::Pd;
 pub use poll::Completions;
 pub use pool::{Pool, Slot, SlotError};
@@ -74,3 +93,4 @@ pub use scope::Scope;
 pub use srq::{Srq, SrqBuilder};
 pub use transition::Transport;
 pub use wc::Completion;
+pub use window::{Mw, MwType};

@@ -11,75 +11,19 @@
 //! other thread reads at the same time. References are given by `unsafe` functions only.
 #![allow(unsafe_code)]
 
+use super::access::AccessFlags;
+use super::pages::Pages;
 use super::pd::{Pd, PdInner};
 use crate::uverbs::abi::verbs::access;
-use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Handle;
 use crate::uverbs::types::{Lkey, Rkey};
 use crate::uverbs::wr::{RemoteAddr, Sge};
-use memmap2::MmapMut;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Bound, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// What a memory region may be used for (`enum ib_uverbs_access_flags`).
-///
-/// ```
-/// use ironverbs::AccessFlags;
-/// let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
-/// assert!(access.contains(AccessFlags::REMOTE_READ));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct AccessFlags(u32);
-
-impl AccessFlags {
-    /// The device may read it, as the source of sends.
-    pub const LOCAL_READ: Self = Self(0);
-    /// The device may write it, as the target of receives and READs.
-    pub const LOCAL_WRITE: Self = Self(access::LOCAL_WRITE);
-    /// Peers may write it. Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE).
-    pub const REMOTE_WRITE: Self = Self(access::REMOTE_WRITE);
-    /// Peers may read it.
-    pub const REMOTE_READ: Self = Self(access::REMOTE_READ);
-    /// Peers may run atomics on it. Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE).
-    pub const REMOTE_ATOMIC: Self = Self(access::REMOTE_ATOMIC);
-    /// All of the above.
-    pub const ALL: Self = Self(0xf);
-
-    /// The raw bits.
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// From raw bits, which the kernel checks.
-    pub const fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
-
-    /// Whether every flag of `other` is set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl std::ops::BitOr for AccessFlags {
-    type Output = Self;
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-impl fmt::Debug for AccessFlags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = [(0, "LOCAL_WRITE"), (1, "REMOTE_WRITE"), (2, "REMOTE_READ"), (3, "REMOTE_ATOMIC")];
-        let set: Vec<_> = names.iter().filter(|(bit, _)| self.0 >> bit & 1 == 1).map(|(_, name)| *name).collect();
-        write!(f, "AccessFlags({}", if set.is_empty() { "LOCAL_READ".into() } else { set.join(" | ") })?;
-        if self.0 >> 4 != 0 { write!(f, " | {:#x})", self.0 >> 4 << 4) } else { f.write_str(")") }
-    }
-}
 
 /// Memory that can be registered: it stays where it is, and nothing else refers to it.
 ///
@@ -94,45 +38,15 @@ impl fmt::Debug for AccessFlags {
 ///
 /// # Safety
 ///
-/// `as_bytes` returns the same range every time, also after `self` is moved. The range is readable and writable, and no
-/// reference to it can exist or be made while `self` is not borrowed and is not dropped.
+/// `as_bytes` returns the same range every time, also after `self` is moved. The range is readable and, unless
+/// [`WRITABLE`](Self::WRITABLE) is `false`, writable, until `self` is dropped. While `self` is not borrowed and is not dropped,
+/// no reference to it exists or can be made; to memory that is not writable, only shared ones.
 pub unsafe trait Memory: Send + Sync + 'static {
+    /// Whether it can be written. A region of memory that cannot is registered for reading only.
+    const WRITABLE: bool = true;
+
     /// The bytes: their address and their number.
     fn as_bytes(&mut self) -> NonNull<[u8]>;
-}
-
-/// Anonymous zeroed memory in whole pages.
-///
-/// ```no_run
-/// # fn f(pd: &ironverbs::Pd) -> Result<(), ironverbs::Error> {
-/// use ironverbs::{AccessFlags, Mr, Pages};
-/// let mr = Mr::register(pd, Pages::new(1 << 20)?, AccessFlags::LOCAL_WRITE)?; // the same as Pd::alloc_mr
-/// # drop(mr);
-/// # Ok(()) }
-/// ```
-pub struct Pages {
-    map: MmapMut,
-    len_bytes: usize,
-}
-
-impl Pages {
-    /// Maps enough pages for `len_bytes`.
-    pub fn new(len_bytes: usize) -> Result<Self, Error> {
-        let refused =
-            |e: std::io::Error| Error::kernel(Verb::RegMr, Errno::from_raw(e.raw_os_error().unwrap_or(libc::ENOMEM)));
-        Ok(Self { map: MmapMut::map_anon(len_bytes).map_err(refused)?, len_bytes })
-    }
-}
-
-// SAFETY: the mapping belongs to `self` alone, does not move with it, and is readable and writable; `MmapMut` keeps a raw
-// pointer to it.
-unsafe impl Memory for Pages {
-    fn as_bytes(&mut self) -> NonNull<[u8]> {
-        NonNull::slice_from_raw_parts(
-            NonNull::new(self.map.as_mut_ptr()).unwrap_or(NonNull::dangling()),
-            self.len_bytes,
-        )
-    }
 }
 
 // SAFETY: a vector owns its heap memory alone, and moving the vector neither moves it nor claims it anew, as moving a box
@@ -148,7 +62,8 @@ unsafe impl Memory for Vec<u8> {
 /// Memory region (MR): registered memory, and the keys by which work requests name it.
 ///
 /// Owns its memory `M`. When it is dropped it is deregistered first; what a peer or one's own queue pair still had under
-/// way for it then fails with a protection error.
+/// way for it then fails with a protection error. As long as a memory window is bound to it, Soft-RoCE refuses to
+/// deregister it, and the memory is leaked: drop or invalidate windows first.
 ///
 /// ```no_run
 /// # fn f(pd: &ironverbs::Pd) -> Result<(), ironverbs::Error> {
@@ -171,9 +86,14 @@ pub(super) struct Region {
     handle: Handle,
     addr: NonNull<u8>,
     len_bytes: usize,
+    /// The address by which work requests name the first byte.
+    iova: u64,
+    access: AccessFlags,
+    /// Whether the kernel pinned its pages to be written.
+    pinned_writable: bool,
     lkey: Lkey,
     rkey: Rkey,
-    _pd: Arc<PdInner>,
+    pd: Arc<PdInner>,
 }
 
 // SAFETY: the pointer is an address; every access through it states its own exclusion.
@@ -182,19 +102,57 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Registers a range.
+    /// Registers a range, to be named by addresses from `iova` on; `None` for its own.
     ///
     /// # Safety
     ///
     /// The range is allocated, readable and writable, until [`deregister`](Self::deregister) succeeds.
-    pub(super) unsafe fn new(pd: &Pd, range: NonNull<[u8]>, access: AccessFlags) -> Result<Self, Error> {
+    pub(super) unsafe fn new(
+        pd: &Pd,
+        range: NonNull<[u8]>,
+        access: AccessFlags,
+        iova: Option<u64>,
+    ) -> Result<Self, Error> {
         let (addr, len_bytes) = (range.cast::<u8>(), range.len());
         let pd = pd.inner().clone();
+        access.check_offered(Verb::RegMr, &pd.context)?;
         let start = addr.as_ptr() as u64;
+        let iova = iova.unwrap_or(start);
         // SAFETY: the caller keeps the memory until the handle is destroyed.
         let (handle, lkey, rkey) =
-            unsafe { pd.context.ucontext.reg_mr(&pd.handle, start, len_bytes as u64, start, access.bits())? };
-        Ok(Self { handle, addr, len_bytes, lkey, rkey, _pd: pd })
+            unsafe { pd.context.ucontext.reg_mr(&pd.handle, start, len_bytes as u64, iova, access.bits())? };
+        let pinned_writable = access.bits() & access::WRITING != 0;
+        Ok(Self { handle, addr, len_bytes, iova, access, pinned_writable, lkey, rkey, pd })
+    }
+
+    fn rereg(&mut self, pd: Option<&Pd>, access: Option<AccessFlags>) -> Result<(), Error> {
+        let verb = Verb::ReregMr;
+        let context = &self.pd.context;
+        if let Some(pd) = pd
+            && !Arc::ptr_eq(&pd.inner().context, context)
+        {
+            let limit = "it belongs to another context than the region";
+            return Err(Error::invalid(verb, "protection domain", "foreign", limit));
+        }
+        if let Some(access) = access {
+            access.check_offered(verb, context)?;
+            if access.bits() & access::WRITING != 0 && !self.pinned_writable {
+                // Some kernels do not look, and would let the device write pages that others read.
+                let limit = "the region was registered for reading, and its pages were pinned so: register it anew";
+                return Err(Error::invalid(verb, "access", access, limit));
+            }
+        }
+        if pd.is_none() && access.is_none() {
+            return Ok(());
+        }
+        let handle = pd.map(|pd| &pd.inner().handle);
+        let (lkey, rkey) = context.ucontext.rereg_mr(&self.handle, handle, access.map(AccessFlags::bits))?;
+        (self.lkey, self.rkey) = (lkey, rkey);
+        self.access = access.unwrap_or(self.access);
+        if let Some(pd) = pd {
+            self.pd = pd.inner().clone();
+        }
+        Ok(())
     }
 
     pub(super) fn deregister(&mut self) -> Result<(), Error> {
@@ -207,18 +165,34 @@ impl Region {
     }
 
     pub(super) fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
-        Sge::from_raw(self.addr.as_ptr() as u64 + offset as u64, len_bytes, self.lkey)
+        Sge::from_raw(self.iova + offset as u64, len_bytes, self.lkey)
     }
 }
 
 impl<M: Memory> Mr<M> {
     /// Registers `memory`, all of it.
+    #[doc(alias = "ibv_reg_mr")]
     pub fn register(pd: &Pd, memory: M, access: AccessFlags) -> Result<Self, Error> {
+        Self::register_as(pd, memory, access, None)
+    }
+
+    /// As [`register`](Self::register), with the address by which work requests, one's own and peers', name the first byte.
+    /// It lies as far into its page as the memory does into its own.
+    #[doc(alias = "ibv_reg_mr_iova")]
+    pub fn register_at(pd: &Pd, memory: M, access: AccessFlags, iova: u64) -> Result<Self, Error> {
+        Self::register_as(pd, memory, access, Some(iova))
+    }
+
+    fn register_as(pd: &Pd, memory: M, access: AccessFlags, iova: Option<u64>) -> Result<Self, Error> {
+        if !M::WRITABLE && access.bits() & access::WRITING != 0 {
+            let limit = "the memory is read-only: it can be registered for local and remote reads";
+            return Err(Error::invalid(Verb::RegMr, "access", access, limit));
+        }
         let mut memory = ManuallyDrop::new(memory);
         let range = memory.as_bytes();
         // SAFETY: `memory` keeps the range by the promise of `Memory`; it is dropped below if nothing was registered, and
         // otherwise only after `deregister` has succeeded.
-        match unsafe { Region::new(pd, range, access) } {
+        match unsafe { Region::new(pd, range, access, iova) } {
             Ok(region) => Ok(Self { region, memory }),
             Err(error) => {
                 drop(ManuallyDrop::into_inner(memory));
@@ -227,9 +201,48 @@ impl<M: Memory> Mr<M> {
         }
     }
 
-    /// Address of the first byte, which peers use too.
+    /// Changes the access, the protection domain, or both, without registering anew. `None` leaves it as it is.
+    ///
+    /// Keys may change: tell peers the new [`rkey`](Self::rkey). Work requests under way that the change forbids fail with
+    /// a protection error. The memory stays the region's own throughout, whatever the outcome, until it is deregistered.
+    ///
+    /// | error | the region |
+    /// | --- | --- |
+    /// | [`Error::Invalid`], [`Error::Unsupported`] (`IBV_REREG_MR_ERR_INPUT`) | is as before |
+    /// | any other (`IBV_REREG_MR_ERR_CMD`) | may have lost its keys: do not use it, drop it |
+    ///
+    /// A region that was registered for reading only cannot be changed to be written. Soft-RoCE can do the rest since Linux
+    /// 6.4; before, the driver has no such verb. The memory itself is not changed in place: register another region.
+    ///
+    /// ```no_run
+    /// # fn f(mr: &mut ironverbs::Mr) -> Result<(), ironverbs::Error> {
+    /// // No peer may touch it from now on.
+    /// mr.rereg(None, Some(ironverbs::AccessFlags::LOCAL_WRITE))
+    /// # }
+    /// ```
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn rereg(&mut self, pd: Option<&Pd>, access: Option<AccessFlags>) -> Result<(), Error> {
+        self.region.rereg(pd, access)
+    }
+
+    /// Address of the first byte in this program.
     pub fn addr(&self) -> u64 {
         self.region.addr.as_ptr() as u64
+    }
+
+    /// Address by which work requests, one's own and peers', name the first byte. The same as [`addr`](Self::addr) unless
+    /// another one was asked for.
+    pub fn iova(&self) -> u64 {
+        self.region.iova
+    }
+
+    /// What it may be used for.
+    pub fn access(&self) -> AccessFlags {
+        self.region.access
+    }
+
+    pub(super) fn pd(&self) -> &Arc<PdInner> {
+        &self.region.pd
     }
 
     /// Length in bytes.
@@ -258,7 +271,7 @@ impl<M: Memory> Mr<M> {
     /// What a peer needs to reach the byte at `offset` and those after it.
     pub fn remote(&self, offset: usize) -> Result<RemoteAddr, Error> {
         self.check(offset..)?;
-        Ok(RemoteAddr { addr: self.addr() + offset as u64, rkey: self.region.rkey })
+        Ok(RemoteAddr { addr: self.region.iova + offset as u64, rkey: self.region.rkey })
     }
 
     /// Copies bytes out of the region. They are what memory holds while the copy runs; a device that writes at the same
@@ -273,6 +286,14 @@ impl<M: Memory> Mr<M> {
 
     /// Copies bytes into the region.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        if !M::WRITABLE {
+            return Err(Error::invalid(
+                Verb::RegMr,
+                "memory",
+                "read-only",
+                "only memory that can be written takes bytes",
+            ));
+        }
         self.check(offset..offset.saturating_add(bytes.len()))?;
         // SAFETY: as in `read`, with `&mut self` for exclusion among threads.
         unsafe { copy_volatile(bytes.as_ptr(), self.region.addr.as_ptr().add(offset), bytes.len()) }
@@ -294,7 +315,8 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Safety
     ///
-    /// No device, on its own or a peer's behalf, reads or writes the region while the slice lives.
+    /// No device, on its own or a peer's behalf, reads or writes the region while the slice lives. The memory is writable
+    /// ([`Memory::WRITABLE`]).
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`, with `&mut self` for exclusion among threads.
         unsafe { std::slice::from_raw_parts_mut(self.region.addr.as_ptr(), self.region.len_bytes) }
@@ -314,7 +336,7 @@ impl<M: Memory> Mr<M> {
         }
     }
 
-    fn check(&self, range: impl RangeBounds<usize>) -> Result<(usize, usize), Error> {
+    pub(super) fn check(&self, range: impl RangeBounds<usize>) -> Result<(usize, usize), Error> {
         let size = self.region.len_bytes;
         let start = match range.start_bound() {
             Bound::Included(&n) => n,
@@ -370,6 +392,8 @@ impl<M: Memory> fmt::Debug for Mr<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mr")
             .field("addr", &self.region.addr)
+            .field("iova", &format_args!("{:#x}", self.region.iova))
+            .field("access", &self.region.access)
             .field("len_bytes", &self.region.len_bytes)
             .field("lkey", &self.region.lkey)
             .field("rkey", &self.region.rkey)

@@ -31,7 +31,9 @@ impl Owners {
 
     /// The caller's → the device's. To be called before the device sees it.
     pub(super) fn post(&self, index: u32) {
-        self.posted[index as usize].store(true, Ordering::Release);
+        if let Some(posted) = self.posted.get(index as usize) {
+            posted.store(true, Ordering::Release);
+        }
     }
 
     /// The device's → the caller's; `false` if the device does not have it.
@@ -59,7 +61,7 @@ impl FreeList {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let index = (head as u32).checked_sub(1)?;
-            let next = self.next[index as usize].load(Ordering::Relaxed);
+            let next = self.next.get(index as usize)?.load(Ordering::Relaxed);
             let new = Self::bump(head, next);
             match self.head.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Some(index),
@@ -69,9 +71,10 @@ impl FreeList {
     }
 
     fn push(&self, index: u32) {
+        let Some(next) = self.next.get(index as usize) else { return };
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            self.next[index as usize].store(head as u32, Ordering::Relaxed);
+            next.store(head as u32, Ordering::Relaxed);
             let new = Self::bump(head, index + 1);
             match self.head.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,

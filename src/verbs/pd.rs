@@ -1,8 +1,11 @@
 //! Protection domains.
 
+use super::access::AccessFlags;
 use super::device::ContextInner;
-use super::mr::{AccessFlags, Mr, Pages};
-use crate::uverbs::error::{Error, Verb};
+use super::mr::Mr;
+use super::mr_builder::MrBuilder;
+use super::pages::Pages;
+use crate::uverbs::error::Error;
 use crate::uverbs::object::Handle;
 use std::fmt;
 use std::sync::Arc;
@@ -30,6 +33,14 @@ pub(super) struct PdInner {
     pub(super) context: Arc<ContextInner>,
 }
 
+impl PdInner {
+    /// Tells it apart from all other domains that there are.
+    #[inline(always)]
+    pub(super) fn identity(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+}
+
 impl Pd {
     pub(super) fn new(context: &Arc<ContextInner>) -> Result<Self, Error> {
         let handle = context.ucontext.alloc_pd(&mut [])?;
@@ -37,12 +48,22 @@ impl Pd {
     }
 
     /// Allocates `len_bytes` of zeroed memory, whole pages of its own, and registers it.
+    ///
+    /// ```no_run
+    /// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
+    /// let pd = context.alloc_pd()?;
+    /// let mr = pd.alloc_mr(1 << 20, ironverbs::AccessFlags::LOCAL_WRITE)?;
+    /// # let _ = mr;
+    /// # Ok(()) }
+    /// ```
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_mr(&self, len_bytes: usize, access: AccessFlags) -> Result<Mr<Pages>, Error> {
-        if len_bytes == 0 {
-            return Err(Error::invalid(Verb::RegMr, "length", 0, "a region has at least one byte"));
-        }
-        Mr::register(self, Pages::new(len_bytes)?, access)
+        self.mr_builder(len_bytes).access(access).build()
+    }
+
+    /// As [`alloc_mr`](Self::alloc_mr), with more to choose.
+    pub fn mr_builder(&self, len_bytes: usize) -> MrBuilder<'_> {
+        MrBuilder::new(self, len_bytes)
     }
 
     pub(super) fn from_inner(inner: Arc<PdInner>) -> Self {

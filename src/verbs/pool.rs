@@ -12,13 +12,17 @@
 //! that is posted. Numbers of the pool's kind are made nowhere else: `submit` of a raw batch forbids them.
 //!
 //! The region allows no remote access, so no peer writes a held slot. If a posted slot is never completed, because its
-//! queue pair or completion queue was dropped, it is lost to the pool, and its memory lives as long as the region.
+//! queue pair went to RESET or was dropped, or its completion queue was, it is lost to the pool, and its memory lives as long
+//! as the region: until the pool and its held slots are gone.
 #![allow(unsafe_code)]
 
+use super::access::AccessFlags;
 use super::ah::Destination;
+use super::counted::Counted;
 use super::datagram::GRH_BYTES;
-use super::mr::{AccessFlags, Mr, Pages};
+use super::mr::Mr;
 use super::owners::Owners;
+use super::pages::Pages;
 use super::pd::Pd;
 use super::provider::Provider;
 use super::provider::sealed::{RecvOps, SendOps};
@@ -30,11 +34,15 @@ use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::wc::Wc;
 use crate::uverbs::wr::{Payload, PostError, SendOp, SendWr, Sge, WrFlags};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A pool of registered buffers of equal size.
+///
+/// A slot that is posted comes back with its completion only. Where that never comes, the slot is lost to the pool: if the
+/// queue pair is moved to RESET (to ERR, which completes everything as flushed, first, and poll), if it or its completion
+/// queue is dropped, or if the queue overruns. The memory stays until the pool and all held slots are gone.
 ///
 /// ```no_run
 /// # fn f(pd: &ironverbs::Pd, qp: &mut ironverbs::Qp, cq: &mut ironverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
@@ -51,11 +59,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// ```
 #[derive(Clone)]
 pub struct Pool {
-    inner: Arc<PoolInner>,
+    inner: Counted<PoolInner>,
 }
 
 struct PoolInner {
     mr: Mr<Pages>,
+    /// [`PdInner::identity`](super::pd::PdInner) of its protection domain.
+    pd: usize,
     base: *mut u8,
     slot_bytes: usize,
     stride: usize,
@@ -96,7 +106,8 @@ impl Pool {
         // SAFETY: only the pointer is kept; nothing is posted yet, and the reference ends here.
         let base = unsafe { mr.as_mut_slice().as_mut_ptr() };
         let owners = Owners::new(count);
-        Ok(Self { inner: Arc::new(PoolInner { mr, base, slot_bytes, stride, id, owners }) })
+        let pd = pd.inner().identity();
+        Ok(Self { inner: Counted::new(PoolInner { mr, pd, base, slot_bytes, stride, id, owners }) })
     }
 
     /// A free slot, if there is one. Its bytes are whatever was last in it.
@@ -121,7 +132,7 @@ impl Pool {
 
     /// Whether the slot is one of this pool's.
     pub fn owns(&self, slot: &Slot) -> bool {
-        Arc::ptr_eq(&self.inner, &slot.pool)
+        self.inner.same(&slot.pool)
     }
 
     /// Bytes of one slot.
@@ -145,7 +156,7 @@ impl Pool {
 /// # Ok(()) }
 /// ```
 pub struct Slot {
-    pool: Arc<PoolInner>,
+    pool: Counted<PoolInner>,
     index: u32,
 }
 
@@ -155,6 +166,7 @@ impl Slot {
         self.index
     }
 
+    #[inline(always)]
     fn sge(&self, len_bytes: u32) -> Option<Sge> {
         if len_bytes as usize > self.pool.slot_bytes {
             return None;
@@ -163,19 +175,27 @@ impl Slot {
         Some(Sge::from_raw(addr, len_bytes, self.pool.mr.lkey()))
     }
 
+    #[inline(always)]
     fn wr_id(&self) -> u64 {
         u64::from(self.pool.id) << 32 | u64::from(self.index)
     }
 
-    /// Ends the `Slot` without giving it back: the device has it now.
-    fn into_posted(self) {
+    /// Ends the `Slot` without giving it back: the device has it now. Refused if nobody holds the pool but this slot.
+    #[inline(always)]
+    fn into_posted(self) -> Result<(), Self> {
         self.pool.owners.post(self.index);
-        let mut this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `this` is never used again and its destructor does not run, so the count is given up exactly once. The
-        // reclaimed `Slot` takes a count of its own.
-        unsafe { std::ptr::drop_in_place(&mut this.pool) }
+        let this = ManuallyDrop::new(self);
+        let index = this.index;
+        // SAFETY: `this` is never used again and its destructor does not run, so the holder is taken out once.
+        let pool = unsafe { std::ptr::read(&this.pool) };
+        // The reclaimed `Slot` becomes a holder of its own.
+        pool.go_unless_last().map_err(|pool| {
+            pool.owners.reclaim(index);
+            Self { pool, index }
+        })
     }
 
+    #[inline(always)]
     fn bytes(&self) -> *mut u8 {
         // SAFETY: the index is below the count, so that the slot lies within the region.
         unsafe { self.pool.base.add(self.pool.stride * self.index as usize) }
@@ -227,7 +247,7 @@ pub struct SlotError {
 }
 
 impl<P: Provider> SendSide<P> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_slot(&mut self, slot: Slot, len_bytes: u32, op: SendOp) -> Result<(), SlotError> {
         self.post_slot_with(slot, len_bytes, op, |sq, wr| sq.push(wr))
     }
@@ -257,6 +277,9 @@ impl<P: Provider> SendSide<P> {
         if !self.ready {
             return Err(SlotError { error: PostError::BadState, slot: Some(slot) });
         }
+        if slot.pool.pd != self.shared.pd.identity() {
+            return Err(SlotError { error: PostError::ForeignPd, slot: Some(slot) });
+        }
         let sq = &mut *self.sq;
         let wr = SendWr { wr_id: slot.wr_id(), flags: WrFlags::SIGNALED, op, payload: Payload::Sges(&[sge]) };
         sq.begin();
@@ -265,13 +288,16 @@ impl<P: Provider> SendSide<P> {
             return Err(SlotError { error, slot: Some(slot) });
         }
         // Marked before the device sees it: its completion can be polled by another thread at once.
-        slot.into_posted();
+        if let Err(slot) = slot.into_posted() {
+            sq.rollback();
+            return Err(SlotError { error: PostError::PoolGone, slot: Some(slot) });
+        }
         sq.submit().map_err(|error| SlotError { error, slot: None })
     }
 }
 
 impl<P: Provider> RecvSide<P> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_slot<T: QpType>(&mut self, slot: Slot) -> Result<(), SlotError> {
         if !self.ready {
             return Err(SlotError { error: PostError::BadState, slot: Some(slot) });
@@ -279,20 +305,26 @@ impl<P: Provider> RecvSide<P> {
         if T::TRANSPORT == Transport::Ud && slot.pool.slot_bytes < GRH_BYTES {
             return Err(SlotError { error: PostError::NoRoomForGrh, slot: Some(slot) });
         }
-        post_recv_slot(&mut *self.rq, slot)
+        post_recv_slot(&mut *self.rq, self.shared.pd.identity(), slot)
     }
 }
 
-/// Posts a receive into a slot, to a queue that takes receives now.
-#[inline]
-pub(super) fn post_recv_slot(rq: &mut impl RecvOps, slot: Slot) -> Result<(), SlotError> {
+/// Posts a receive into a slot, to a queue of protection domain `pd` that takes receives now.
+#[inline(always)]
+pub(super) fn post_recv_slot(rq: &mut impl RecvOps, pd: usize, slot: Slot) -> Result<(), SlotError> {
+    if slot.pool.pd != pd {
+        return Err(SlotError { error: PostError::ForeignPd, slot: Some(slot) });
+    }
     let sge = Sge::from_raw(slot.bytes() as u64, slot.pool.slot_bytes as u32, slot.pool.mr.lkey());
     rq.begin();
     if let Err(error) = rq.push(slot.wr_id(), &[sge]) {
         rq.rollback();
         return Err(SlotError { error, slot: Some(slot) });
     }
-    slot.into_posted();
+    if let Err(slot) = slot.into_posted() {
+        rq.rollback();
+        return Err(SlotError { error: PostError::PoolGone, slot: Some(slot) });
+    }
     rq.submit();
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! From nothing to a connected queue pair: builder, prepared queue pair, connect.
 
+use super::access::AccessFlags;
 use super::attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer};
 use super::batch::RecvBatch;
 use super::cq::Cq;
 use super::gid::{GidChoice, GidWant};
-use super::mr::AccessFlags;
 use super::pd::Pd;
 use super::provider::sealed::SendOps;
 use super::provider::{Any, Provider};

@@ -10,6 +10,7 @@ use crate::uverbs::attr::{CreateQp, QpCap};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
 use crate::uverbs::error::Error;
+use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
 use crate::uverbs::types::Qpn;
@@ -109,6 +110,9 @@ pub(crate) mod sealed {
         fn capacity(&self) -> u32;
         fn is_idle(&mut self) -> bool;
         fn resync(&mut self);
+        /// Called once, before anything is pushed: whose it is, and what the device can (`device_cap_flags_ex`).
+        fn introduce(&mut self, owner: Owner, device_caps: u64);
+        fn owner(&self) -> Owner;
     }
 
     /// A receive queue, of one queue pair or shared by several, used like [`SendOps`].
@@ -239,6 +243,14 @@ pub(crate) mod sealed {
         }
         fn resync(&mut self) {
             RxeSq::resync(self);
+        }
+        fn introduce(&mut self, owner: Owner, device_caps: u64) {
+            RxeSq::set_owner(self, owner);
+            RxeSq::set_device_caps(self, device_caps);
+        }
+        #[inline(always)]
+        fn owner(&self) -> Owner {
+            RxeSq::owner(self)
         }
     }
 

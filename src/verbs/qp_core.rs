@@ -7,6 +7,7 @@
 //! leaked if the kernel refuses. The one unsafe step takes a queue out of the side that is being dropped.
 #![allow(unsafe_code)]
 
+use super::access::AccessFlags;
 use super::attr::QpUpdate;
 use super::batch::{RecvBatch, SendBatch};
 use super::cq::CqShared;
@@ -20,10 +21,12 @@ use super::registry::Source;
 use super::route::explain_route;
 use super::srq::SrqShared;
 use super::transition::{self, Transport};
+use super::window::Windows;
 use crate::uverbs::attr::qp_attr_mask as mask;
 use crate::uverbs::attr::{CreateQp, QpAttr, QpCap, QpState};
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
 use crate::uverbs::types::Qpn;
 use std::mem::ManuallyDrop;
@@ -61,6 +64,8 @@ pub(super) struct QpShared<P: Provider> {
     /// As of the last change made from here; the device may have moved on to ERR.
     state: AtomicU8,
     user_handle: u64,
+    /// Memory windows that go before the queue pair.
+    pub(super) windows: Windows,
     pub(super) pd: Arc<PdInner>,
     pub(super) send_cq: Arc<CqShared>,
     pub(super) recv_cq: Arc<CqShared>,
@@ -110,7 +115,8 @@ impl<P: Provider> QpCore<P> {
             cap,
             user_handle,
         };
-        let NewQp { handle, qpn, cap, sq, rq } = P::create_qp(context.driver, &context.ucontext, &request)?;
+        let NewQp { handle, qpn, cap, mut sq, rq } = P::create_qp(context.driver, &context.ucontext, &request)?;
+        sq.introduce(Owner { pd: pd.identity(), qpn: qpn.get() }, context.attr.device_cap_flags_ex);
         context.registry.insert(user_handle, Source::Qp(qpn));
         send_cq.attached.fetch_add(1, Ordering::Relaxed);
         if !Arc::ptr_eq(send_cq, recv_cq) {
@@ -129,6 +135,7 @@ impl<P: Provider> QpCore<P> {
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
             srq: srq.cloned(),
+            windows: Windows::default(),
             pd,
             groups: Groups::default(),
             parked: Mutex::new(Parked { sq: None, rq: None }),
@@ -167,6 +174,7 @@ impl<P: Provider> QpCore<P> {
 
     pub(super) fn destroy(&self) -> Result<(), Error> {
         self.shared().leave_groups();
+        self.shared().windows.destroy();
         self.shared().handle.destroy().map(drop)
     }
 }
@@ -193,6 +201,10 @@ impl<P: Provider> QpShared<P> {
     /// Changes state or attributes. To RESET only where both sides can be told of it.
     pub(super) fn modify(&self, update: &QpUpdate) -> Result<(), Error> {
         update.check_ranges()?;
+        if update.raw.attr_mask & mask::ACCESS_FLAGS != 0 {
+            let access = AccessFlags::from_bits(update.raw.qp_access_flags);
+            access.check_offered(Verb::ModifyQp, &self.pd.context)?;
+        }
         transition::check(self.transport, self.state(), update.state(), update.raw.attr_mask)?;
         let done = self.pd.context.ucontext.modify_qp(&self.handle, &update.raw);
         done.map_err(|error| {
@@ -250,6 +262,7 @@ impl<P: Provider> Drop for QpShared<P> {
     fn drop(&mut self) {
         self.leave_groups();
         let Parked { sq, rq } = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.windows.destroy();
         if !self.handle.destroy_or_leak() {
             // It is still there, and may put completions into its completion queues.
             std::mem::forget((sq.take(), rq.take()));

@@ -11,11 +11,12 @@
 //! cannot be leaked.
 #![allow(unsafe_code)]
 
+use super::access::AccessFlags;
 use super::ah::Destination;
 use super::batch::check_room_for_grh;
 use super::channel::deadline;
 use super::cq::Cq;
-use super::mr::{AccessFlags, Region};
+use super::mr::Region;
 use super::pd::Pd;
 use super::pool::numbers;
 use super::provider::sealed::{RecvOps, SendOps};
@@ -204,7 +205,7 @@ impl<'env, P: Provider, T: QpType> Scope<'_, 'env, P, T> {
         let limit = "one operation moves less than 4 GiB";
         let len = u32::try_from(len).map_err(|_| Error::invalid(Verb::RegMr, "length", len, limit))?;
         // SAFETY: the buffer is borrowed for `'env`, and `Drop` deregisters before the scope, which `'env` outlives, ends.
-        let region = unsafe { Region::new(&self.pd, range, access)? };
+        let region = unsafe { Region::new(&self.pd, range, access, None)? };
         let sge = region.sge(0, len);
         self.regions.push(region);
         Ok(Some(sge))

@@ -13,19 +13,19 @@ macro_rules! sends {
     ($owner:ident, $($side:ident).+) => {
         impl<P: Provider, T: Connected> $owner<P, T> {
             /// Sends the first `len_bytes` of a slot. The completion, which is always given, brings the slot back.
-            #[inline]
+            #[inline(always)]
             pub fn send_slot(&mut self, slot: Slot, len_bytes: u32) -> Result<(), SlotError> {
                 self.$($side).+.post_slot(slot, len_bytes, SendOp::Send)
             }
 
             /// Sends the first `len_bytes` of a slot, with immediate data in host order.
-            #[inline]
+            #[inline(always)]
             pub fn send_imm_slot(&mut self, slot: Slot, len_bytes: u32, imm: u32) -> Result<(), SlotError> {
                 self.$($side).+.post_slot(slot, len_bytes, SendOp::SendImm(imm))
             }
 
             /// Writes the first `len_bytes` of a slot to the peer's memory.
-            #[inline]
+            #[inline(always)]
             pub fn write_slot(&mut self, slot: Slot, len_bytes: u32, remote: RemoteAddr) -> Result<(), SlotError> {
                 self.$($side).+.post_slot(slot, len_bytes, SendOp::Write(remote))
             }
@@ -33,7 +33,7 @@ macro_rules! sends {
 
         impl<P: Provider> $owner<P, Rc> {
             /// Reads the peer's memory into the first `len_bytes` of a slot.
-            #[inline]
+            #[inline(always)]
             pub fn read_slot(&mut self, slot: Slot, len_bytes: u32, remote: RemoteAddr) -> Result<(), SlotError> {
                 self.$($side).+.post_slot(slot, len_bytes, SendOp::Read(remote))
             }
@@ -45,7 +45,7 @@ macro_rules! receives {
     ($owner:ident, $($side:ident).+) => {
         impl<P: Provider, T: QpType> $owner<P, T> {
             /// Posts a receive into a slot.
-            #[inline]
+            #[inline(always)]
             pub fn recv_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
                 self.$($side).+.post_slot::<T>(slot)
             }

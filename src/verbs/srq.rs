@@ -158,9 +158,9 @@ impl<P: Provider> Srq<P> {
 
     /// Posts a receive into a slot of a pool. The completion that brings it back comes to the completion queue of whichever
     /// queue pair a message takes it by.
-    #[inline]
+    #[inline(always)]
     pub fn recv_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
-        pool::post_recv_slot(&mut self.queue, slot)
+        pool::post_recv_slot(&mut self.queue, self.shared.pd.identity(), slot)
     }
 
     /// Asks the kernel for size and limit.

@@ -14,7 +14,9 @@ mod fixture;
 mod harness;
 mod lifetime;
 mod limits;
+mod memory;
 mod opcodes;
+mod persist;
 mod polling;
 mod pool;
 mod qp_events;
@@ -26,6 +28,7 @@ mod states;
 mod target;
 mod threads;
 mod volume;
+mod windows;
 
 fn main() -> std::process::ExitCode {
     let code = harness::main(&[
@@ -44,6 +47,9 @@ fn main() -> std::process::ExitCode {
         scope::TESTS,
         srq::TESTS,
         limits::TESTS,
+        memory::TESTS,
+        windows::TESTS,
+        persist::TESTS,
         threads::TESTS,
         volume::TESTS,
     ]);

@@ -17,6 +17,9 @@ tests! {
     completions_of_others_are_left_alone,
     lost_slots_cost_only_themselves,
     pool_outlives_its_makers,
+    slot_of_another_domain_is_refused,
+    slot_without_a_pool_is_refused,
+    reset_costs_what_was_posted,
 }
 
 /// Waits for one completion and gives it to the pool.
@@ -250,4 +253,54 @@ fn pool_outlives_its_makers(target: &Target) {
     };
     slot.copy_from_slice(b"kept");
     assert_eq!(*slot, *b"kept");
+}
+
+/// The device would find no memory under its key, or somebody else's.
+fn slot_of_another_domain_is_refused(target: &Target) {
+    let mut pair = Pair::new(target, &Setup::default());
+    let pd = pair.a.context.alloc_pd().unwrap();
+    let pool = Pool::new(&pd, 1, 64).unwrap();
+    let remote = pair.b.remote(0);
+    let mut slot = pool.take().unwrap();
+    for what in ["send", "write", "receive"] {
+        let refused = match what {
+            "send" => pair.a.qp.send_slot(slot, 8),
+            "write" => pair.a.qp.write_slot(slot, 8, remote),
+            _ => pair.a.qp.recv_slot(slot),
+        };
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.error, PostError::ForeignPd, "{what}");
+        slot = refused.slot.expect("it comes back");
+    }
+    pair.a.silent();
+    drop(slot);
+    assert!(pool.take().is_some());
+}
+
+/// Its completion could give it back to nobody.
+fn slot_without_a_pool_is_refused(target: &Target) {
+    let mut pair = Pair::new(target, &Setup::default());
+    let slot = Pool::new(&pair.a.pd, 1, 64).unwrap().take().unwrap();
+    let refused = pair.a.qp.recv_slot(slot).unwrap_err();
+    assert_eq!(refused.error, PostError::PoolGone);
+    let mut slot = refused.slot.expect("it comes back");
+    slot.fill(7);
+    let refused = pair.a.qp.send_slot(slot, 8).unwrap_err();
+    assert_eq!((refused.error, refused.slot.map(|slot| slot[0])), (PostError::PoolGone, Some(7)));
+    pair.a.silent();
+}
+
+/// What the documentation says of RESET: nothing completes, so that the slots are lost, and nothing else is.
+fn reset_costs_what_was_posted(target: &Target) {
+    let mut pair = Pair::new(target, &Setup::default());
+    let pool = Pool::new(&pair.a.pd, 3, 64).unwrap();
+    let kept = pool.take().unwrap();
+    for _ in 0..2 {
+        pair.a.qp.recv_slot(pool.take().unwrap()).unwrap();
+    }
+    pair.a.qp.modify(&QpUpdate::to(ironverbs::QpState::RESET)).unwrap();
+    pair.a.silent();
+    assert!(pool.take().is_none());
+    drop(kept);
+    assert!(pool.take().is_some());
 }

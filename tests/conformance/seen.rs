@@ -3,7 +3,7 @@
 //!
 //! With `IRONVERBS_SEEN` set to a file's path, a run writes there one line for each verb: `verb TAB result`.
 
-use ironverbs::Error;
+use ironverbs::{Error, Lacking};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Mutex;
@@ -24,6 +24,11 @@ pub fn refused(verb: &str, error: &Error) {
         other => other.errno().map_or_else(|| other.to_string(), |errno| format!("kernel, {errno}")),
     };
     SEEN.lock().unwrap().insert(verb.to_owned(), format!("refused by {by}"));
+}
+
+/// The device or its driver has no `verb`, as the library said before it asked.
+pub fn refused_by(verb: &str, who: Lacking) {
+    SEEN.lock().unwrap().insert(verb.to_owned(), format!("refused by {who}"));
 }
 
 /// Writes the file, if one was asked for.

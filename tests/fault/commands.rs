@@ -57,6 +57,16 @@ fn refused_doorbell_loses_nothing(target: &Target) {
             send(&mut scene.a, |batch| (0..3).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
         assert_eq!(refused, Err(PostError::Doorbell(errno)));
         assert_eq!(scene.cq.poll_one().unwrap(), None);
+        // An empty batch rings for what is there; what comes later rings for itself.
+        send(&mut scene.a, |_| Ok(())).unwrap();
+        assert!(completions(&mut scene.cq, 3).iter().map(|wc| wc.wr_id).eq(0..3));
+        let before = fault.count();
+        send(&mut scene.a, |_| Ok(())).unwrap();
+        assert_eq!(fault.count(), before, "everything was rung for");
+        fault.fail_nth(0, errno);
+        let refused =
+            send(&mut scene.a, |batch| (0..3).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
+        assert_eq!(refused, Err(PostError::Doorbell(errno)));
         send(&mut scene.a, |batch| batch.write(3, WrFlags::SIGNALED, &[entry], remote)).unwrap();
         let all = completions(&mut scene.cq, 4);
         assert!(all.iter().map(|wc| wc.wr_id).eq(0..4), "{all:?}");

@@ -9,7 +9,7 @@
 use crate::target::{Target, kernel_objects};
 use ironverbs::sys::{Fault, Linux, Sys};
 use ironverbs::{
-    AccessFlags, CompChannel, Context, Cq, DeviceInfo, Error, Memory, Mr, Notify, Pd, PostError, Qp, QpBuilder,
+    AccessFlags, CompChannel, Context, Cq, DeviceInfo, Error, Memory, Mr, Mw, Notify, Pd, PostError, Qp, QpBuilder,
     SendBatch, Sge, Wc,
 };
 use std::ptr::NonNull;
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 ///
 /// Dropped in the order of the fields.
 pub struct Scene {
+    /// A window of each type, bound to nothing.
+    pub windows: [Mw; 2],
     pub a: Qp,
     pub b: Qp,
     pub mr: Mr<Watched>,
@@ -31,8 +33,8 @@ pub struct Scene {
 }
 
 /// How many commands to the kernel a [`Scene`] takes at least: opening, context, events, queries, PD, MR, channel, CQ and
-/// its mapping, two queue pairs with two mappings each, their three changes of state, one arm.
-pub const FEWEST_COMMANDS: u64 = 22;
+/// its mapping, two queue pairs with two mappings each, their three changes of state, one arm, two windows.
+pub const FEWEST_COMMANDS: u64 = 24;
 
 impl Scene {
     /// Sets everything up. `context` keeps the context if that much succeeded.
@@ -55,7 +57,8 @@ impl Scene {
         let (a, b) = (builder().build()?, builder().build()?);
         let (a_end, b_end) = (a.endpoint(), b.endpoint());
         let (a, b) = (a.connect(&b_end)?, b.connect(&a_end)?);
-        Ok(Self { a, b, mr, cq, channel, pd })
+        let windows = [pd.alloc_mw()?, a.alloc_mw()?];
+        Ok(Self { windows, a, b, mr, cq, channel, pd })
     }
 
     /// As [`new`](Self::new), which must succeed, with every command seen by `fault`.

@@ -48,6 +48,9 @@ fn structures_and_opcodes() {
             opcode::RDMA_READ => "IB_UVERBS_WR_RDMA_READ",
             opcode::ATOMIC_CMP_AND_SWP => "IB_UVERBS_WR_ATOMIC_CMP_AND_SWP",
             opcode::ATOMIC_FETCH_AND_ADD => "IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD",
+            opcode::LOCAL_INV => "IB_UVERBS_WR_LOCAL_INV",
+            opcode::BIND_MW => "IB_UVERBS_WR_BIND_MW",
+            opcode::SEND_WITH_INV => "IB_UVERBS_WR_SEND_WITH_INV",
         ),
     }
     .compare();
@@ -73,6 +76,17 @@ fn send_wqe() -> Structure {
                 remote_addr: "wr.wr.rdma.remote_addr",
                 rkey: "wr.wr.rdma.rkey",
                 reserved: "wr.wr.rdma.reserved",
+            }),
+        ),
+        (
+            offset_of!(SendWqe, op),
+            structure!(WrMw as "" {
+                addr: "wr.wr.mw.addr",
+                length: "wr.wr.mw.length",
+                mr_lkey: "wr.wr.mw.mr_lkey",
+                mw_rkey: "wr.wr.mw.mw_rkey",
+                rkey: "wr.wr.mw.rkey",
+                access: "wr.wr.mw.access",
             }),
         ),
         (

@@ -13,7 +13,8 @@ use super::tests::{queue, sge};
 use crate::rxe::abi::RxeAv;
 use crate::rxe::address::RxeAh;
 use crate::rxe::testing::hex;
-use crate::uverbs::types::Rkey;
+use crate::uverbs::memory_wr::{FlushLevel, FlushPlacement, MwBinding};
+use crate::uverbs::types::{Lkey, Rkey};
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WrFlags};
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x7f12_3456_7890_abc8, rkey: Rkey(0x0000_1a2b) };
@@ -30,6 +31,7 @@ fn check_to(wr: SendWr<'_>, to: Option<UdTo<'_>>, golden: &str) {
     let mut golden = hex(golden);
     golden.resize(512, 0xff);
     let (mut sq, kernel, _bell) = queue(9, 3, 2, 4, 64);
+    sq.set_device_caps(1 << 38 | 1 << 39 | 1 << 40);
     match to {
         Some(to) => sq.push_to(&wr, to).unwrap(),
         None => sq.push(&wr).unwrap(),
@@ -397,4 +399,188 @@ fn datagram_of_more_than_a_packet() {
     sq.submit().unwrap();
     assert!(kernel.take().is_some());
     assert!(kernel.take().is_none(), "what was refused is not in the queue");
+}
+
+#[test]
+fn send_with_invalidate() {
+    check(
+        SendWr {
+            wr_id: 12,
+            flags: WrFlags::SIGNALED | WrFlags::SOLICITED,
+            op: SendOp::SendInvalidate(Rkey(0x1122_3344)),
+            payload: Payload::Inline(b"gone"),
+        },
+        "
+        0c00000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        09000000                #  12 opcode: SEND_WITH_INV
+        0e000000                #  16 send_flags: SIGNALED, SOLICITED, INLINE
+        44332211                #  20 ex.invalidate_rkey, native
+        ff*120                  #  24 union
+        00*8                    # 144 status, state
+        00*8                    # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        04000000 04000000       # 184 dma.length, resid
+        00000000 00000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        676f6e65                # 208 inline data
+        ",
+    );
+}
+
+#[test]
+fn local_invalidate() {
+    check(
+        SendWr {
+            wr_id: 13,
+            flags: WrFlags::SIGNALED,
+            op: SendOp::LocalInvalidate(Rkey(0x8000_0102)),
+            payload: Payload::Sges(&[]),
+        },
+        "
+        0d00000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        07000000                #  12 opcode: LOCAL_INV
+        02000000                #  16 send_flags: SIGNALED
+        02010080                #  20 ex.invalidate_rkey, native
+        ff*120                  #  24 union
+        00*8                    # 144 status, state
+        00*8                    # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        00*24                   # 184 dma: nothing
+        ",
+    );
+}
+
+#[test]
+fn bind_of_a_window() {
+    check(
+        SendWr {
+            wr_id: 14,
+            flags: WrFlags::SIGNALED | WrFlags::FENCE,
+            op: SendOp::Bind(MwBinding {
+                old_rkey: Rkey(0x0800_01ff),
+                new_rkey: Rkey(0x0800_0100),
+                lkey: Lkey(0x0000_5c01),
+                addr: 0x1_0000_0678,
+                length: 0x1_0000_0001,
+                access: 0x27,
+            }),
+            payload: Payload::Sges(&[]),
+        },
+        "
+        0e00000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        08000000                #  12 opcode: BIND_MW
+        03000000                #  16 send_flags: FENCE, SIGNALED
+        00000000                #  20 ex
+        7806000001000000        #  24 mw.addr
+        0100000001000000        #  32 mw.length
+        015c0000                #  40 mw.mr_lkey
+        ff010008                #  44 mw.mw_rkey: the key until now
+        00010008                #  48 mw.rkey: the key from then on
+        27000000                #  52 mw.access
+        ff*88                   #  56 rest of the union
+        00*8                    # 144 status, state
+        00*8                    # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        00*24                   # 184 dma: nothing
+        ",
+    );
+}
+
+#[test]
+fn atomic_write() {
+    check(
+        SendWr {
+            wr_id: 15,
+            flags: WrFlags::SIGNALED,
+            op: SendOp::AtomicWrite(REMOTE, 0x0102_0304_0506_0708),
+            payload: Payload::Sges(&[]),
+        },
+        "
+        0f00000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        0f000000                #  12 opcode: ATOMIC_WRITE
+        02000000                #  16 send_flags: SIGNALED, not INLINE
+        00000000                #  20 ex
+        c8ab90785634127f        #  24 rdma.remote_addr
+        2b1a0000                #  32 rdma.rkey
+        00000000                #  36 rdma.reserved
+        ff*104                  #  40 rest of the union
+        00*8                    # 144 status, state
+        c8ab90785634127f        # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        08000000 08000000       # 184 dma.length, resid
+        00000000 00000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        0807060504030201        # 208 dma.atomic_wr
+        ",
+    );
+}
+
+#[test]
+fn flush_of_a_range() {
+    check(
+        SendWr {
+            wr_id: 16,
+            flags: WrFlags::SIGNALED,
+            op: SendOp::Flush(
+                REMOTE,
+                FlushPlacement::GLOBAL_VISIBILITY | FlushPlacement::PERSISTENCE,
+                FlushLevel::Range(0x1234),
+            ),
+            payload: Payload::Sges(&[]),
+        },
+        "
+        1000000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        0e000000                #  12 opcode: FLUSH
+        02000000                #  16 send_flags: SIGNALED
+        00000000                #  20 ex
+        c8ab90785634127f        #  24 flush.remote_addr
+        34120000                #  32 flush.length
+        2b1a0000                #  36 flush.rkey
+        03                      #  40 flush.type: global visibility and persistence
+        00                      #  41 flush.level: range
+        00*6                    #  42 padding
+        ff*96                   #  48 rest of the union
+        00*8                    # 144 status, state
+        c8ab90785634127f        # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        34120000 34120000       # 184 dma.length, resid: the length that goes into the packet
+        00000000 00000000       # 192 dma.cur_sge, num_sge
+        00000000 00000000       # 200 dma.sge_offset, reserved
+        ",
+    );
+}
+
+#[test]
+fn flush_of_a_region() {
+    check(
+        SendWr {
+            wr_id: 17,
+            flags: WrFlags::NONE,
+            op: SendOp::Flush(REMOTE, FlushPlacement::GLOBAL_VISIBILITY, FlushLevel::Region),
+            payload: Payload::Sges(&[]),
+        },
+        "
+        1100000000000000        #   0 wr_id
+        00000000                #   8 reserved
+        0e000000                #  12 opcode: FLUSH
+        00000000                #  16 send_flags
+        00000000                #  20 ex
+        c8ab90785634127f        #  24 flush.remote_addr
+        00000000                #  32 flush.length
+        2b1a0000                #  36 flush.rkey
+        01                      #  40 flush.type: global visibility
+        01                      #  41 flush.level: region
+        00*6                    #  42 padding
+        ff*96                   #  48 rest of the union
+        00*8                    # 144 status, state
+        c8ab90785634127f        # 152 iova
+        00*24                   # 160 mask to has_rd_atomic
+        00*24                   # 184 dma: nothing
+        ",
+    );
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::rxe::testing::{DIRTY, Kernel, ring};
+use crate::uverbs::memory_wr::{FlushLevel, FlushPlacement};
 use crate::uverbs::types::{Lkey, Rkey};
 use crate::uverbs::wr::{RemoteAddr, SendWr, Sge, WrFlags};
 use proptest::prelude::*;
@@ -48,8 +49,8 @@ fn slots_must_hold_the_largest_work_request() {
 
 #[test]
 fn the_limits_are_those_of_the_slot() {
-    // 208 bytes and the larger of 16 bytes an entry and the inline bytes.
-    assert_eq!(wqe_bytes(0, 0), 208);
+    // 208 bytes and the larger of 16 bytes an entry and the inline bytes, at least 8.
+    assert_eq!(wqe_bytes(0, 0), 216, "room for an ATOMIC_WRITE");
     assert_eq!(wqe_bytes(3, 0), 256);
     assert_eq!(wqe_bytes(3, 49), 257);
     assert_eq!(wqe_bytes(32, 512), 720);
@@ -147,9 +148,9 @@ fn a_refused_doorbell_leaves_the_entries_in_the_queue() {
     sq.push(&send(1, Payload::Sges(&[]))).unwrap();
     assert_eq!(sq.submit(), Err(PostError::Doorbell(Errno::EINVAL)));
     assert_eq!((kernel.producer(), bell.rings.get()), (1, 1));
-    assert_eq!(sq.ring_doorbell(), Err(PostError::Doorbell(Errno::EINVAL)));
+    assert_eq!(sq.submit(), Err(PostError::Doorbell(Errno::EINVAL)), "an empty batch rings again");
     bell.refuse.replace(None);
-    assert_eq!(sq.ring_doorbell(), Ok(()));
+    assert_eq!(sq.submit(), Ok(()));
     assert_eq!((kernel.producer(), bell.rings.get()), (1, 3));
 }
 
@@ -313,4 +314,45 @@ proptest! {
             }
         }
     }
+}
+
+/// A driver that does not know an opcode may not look whether it does: nothing of it may reach the ring.
+#[test]
+fn what_the_device_has_not_stays_out_of_the_ring() {
+    let flush = |placement| SendOp::Flush(REMOTE, placement, FlushLevel::Range(8));
+    let (global, persistent) = (FlushPlacement::GLOBAL_VISIBILITY, FlushPlacement::PERSISTENCE);
+    for (caps, op, allowed) in [
+        (0, SendOp::AtomicWrite(REMOTE, 1), Err(PostError::NoAtomicWrite)),
+        (!(1 << 40), SendOp::AtomicWrite(REMOTE, 1), Err(PostError::NoAtomicWrite)),
+        (1 << 40, SendOp::AtomicWrite(REMOTE, 1), Ok(())),
+        (0, flush(global), Err(PostError::NoFlush)),
+        (!(1 << 38), flush(global), Err(PostError::NoFlush)),
+        (1 << 38, flush(global), Ok(())),
+        (1 << 38, flush(persistent), Err(PostError::NoFlush)),
+        (1 << 38, flush(global | persistent), Err(PostError::NoFlush)),
+        (1 << 39, flush(persistent), Ok(())),
+        (3 << 38, flush(global | persistent), Ok(())),
+    ] {
+        let (mut sq, kernel, bell) = queue(8, 3, 0, 1, 0);
+        sq.set_device_caps(caps);
+        let wr = SendWr { wr_id: 1, flags: WrFlags::NONE, op, payload: Payload::Sges(&[]) };
+        assert_eq!(sq.push(&wr), allowed, "{op:?} with {caps:#x}");
+        sq.submit().unwrap();
+        assert_eq!((kernel.take().is_some(), bell.rings.get()), (allowed.is_ok(), allowed.is_ok().into()));
+    }
+}
+
+#[test]
+fn atomic_writes_and_flushes_need_what_the_kernel_asks_for() {
+    let (mut sq, _kernel, _bell) = queue(8, 3, 0, 1, 0);
+    sq.set_device_caps(u64::MAX);
+    let push =
+        |sq: &mut RxeSq<Bell>, op| sq.push(&SendWr { wr_id: 1, flags: WrFlags::NONE, op, payload: Payload::Sges(&[]) });
+    let odd = RemoteAddr { addr: 0x8004, ..REMOTE };
+    assert_eq!(push(&mut sq, SendOp::AtomicWrite(odd, 1)), Err(PostError::AtomicAlignment));
+    let (mut none, _kernel, _bell) = queue(8, 3, 0, 0, 0);
+    none.set_device_caps(u64::MAX);
+    assert_eq!(push(&mut none, SendOp::AtomicWrite(REMOTE, 1)), Err(PostError::TooManySges));
+    let flush = SendOp::Flush(REMOTE, FlushPlacement::GLOBAL_VISIBILITY, FlushLevel::Region);
+    assert_eq!(push(&mut none, flush), Err(PostError::TooManySges));
 }

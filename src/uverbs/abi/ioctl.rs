@@ -60,6 +60,8 @@ pub mod object {
     pub const SRQ: u16 = 5;
     pub const AH: u16 = 6;
     pub const MR: u16 = 7;
+    pub const MW: u16 = 8;
+    pub const DM: u16 = 14;
     pub const ASYNC_EVENT: u16 = 16;
 }
 
@@ -109,6 +111,16 @@ pub mod method {
     pub const SRQ_DESTROY: Method = on(object::SRQ, 1);
     #[doc(alias = "UVERBS_METHOD_MR_DESTROY")]
     pub const MR_DESTROY: Method = on(object::MR, 1);
+    #[doc(alias = "UVERBS_METHOD_ADVISE_MR")]
+    pub const ADVISE_MR: Method = on(object::MR, 2);
+    #[doc(alias = "UVERBS_METHOD_REG_DMABUF_MR")]
+    pub const REG_DMABUF_MR: Method = on(object::MR, 4);
+    #[doc(alias = "UVERBS_METHOD_MW_DESTROY")]
+    pub const MW_DESTROY: Method = on(object::MW, 0);
+    #[doc(alias = "UVERBS_METHOD_DM_ALLOC")]
+    pub const DM_ALLOC: Method = on(object::DM, 0);
+    #[doc(alias = "UVERBS_METHOD_DM_FREE")]
+    pub const DM_FREE: Method = on(object::DM, 1);
     #[doc(alias = "UVERBS_METHOD_ASYNC_EVENT_ALLOC")]
     pub const ASYNC_EVENT_ALLOC: Method = on(object::ASYNC_EVENT, 0);
 }
@@ -179,6 +191,46 @@ pub mod attr {
         pub const HANDLE: u16 = 0;
         /// Counts of reported events, out (CQ, QP and SRQ only).
         pub const RESP: u16 = 1;
+    }
+
+    pub mod advise_mr {
+        /// The protection domain of the regions.
+        pub const PD_HANDLE: u16 = 0;
+        /// Constant: `enum ib_uverbs_advise_mr_advice`.
+        pub const ADVICE: u16 = 1;
+        /// Flags (`enum ib_uverbs_advise_mr_flag`).
+        pub const FLAGS: u16 = 2;
+        /// `Sge[]`.
+        pub const SGE_LIST: u16 = 3;
+    }
+
+    pub mod reg_dmabuf_mr {
+        /// New object.
+        pub const HANDLE: u16 = 0;
+        pub const PD_HANDLE: u16 = 1;
+        /// `u64`: where in the buffer the region starts.
+        pub const OFFSET: u16 = 2;
+        /// `u64`: bytes.
+        pub const LENGTH: u16 = 3;
+        /// `u64`: the address by which work requests name the first byte.
+        pub const IOVA: u16 = 4;
+        /// `u32`: the file descriptor, as a number and not as an attribute of that kind.
+        pub const FD: u16 = 5;
+        /// Flags (`enum ib_uverbs_access_flags`).
+        pub const ACCESS_FLAGS: u16 = 6;
+        /// `u32` out.
+        pub const RESP_LKEY: u16 = 7;
+        /// `u32` out.
+        pub const RESP_RKEY: u16 = 8;
+    }
+
+    pub mod alloc_dm {
+        /// New object.
+        pub const HANDLE: u16 = 0;
+        /// `u64`: bytes.
+        pub const LENGTH: u16 = 1;
+        /// `u32`: alignment, as a power of two.
+        pub const ALIGNMENT: u16 = 2;
     }
 
     pub mod create_cq {

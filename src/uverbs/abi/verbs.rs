@@ -163,6 +163,73 @@ pub mod access {
     pub const REMOTE_READ: u32 = 1 << 2;
     #[doc(alias = "IB_UVERBS_ACCESS_REMOTE_ATOMIC")]
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    #[doc(alias = "IB_UVERBS_ACCESS_MW_BIND")]
+    pub const MW_BIND: u32 = 1 << 4;
+    #[doc(alias = "IB_UVERBS_ACCESS_ZERO_BASED")]
+    pub const ZERO_BASED: u32 = 1 << 5;
+    #[doc(alias = "IB_UVERBS_ACCESS_ON_DEMAND")]
+    pub const ON_DEMAND: u32 = 1 << 6;
+    #[doc(alias = "IB_UVERBS_ACCESS_HUGETLB")]
+    pub const HUGETLB: u32 = 1 << 7;
+    /// Since Linux 6.2, as is the next one.
+    #[doc(alias = "IB_UVERBS_ACCESS_FLUSH_GLOBAL")]
+    pub const FLUSH_GLOBAL: u32 = 1 << 8;
+    #[doc(alias = "IB_UVERBS_ACCESS_FLUSH_PERSISTENT")]
+    pub const FLUSH_PERSISTENT: u32 = 1 << 9;
+    #[doc(alias = "IB_UVERBS_ACCESS_RELAXED_ORDERING")]
+    pub const RELAXED_ORDERING: u32 = 1 << 20;
+    /// Flags that a kernel may ignore, if it says so (`core_support`); others refuse what they do not know.
+    #[doc(alias = "IB_UVERBS_ACCESS_OPTIONAL_RANGE")]
+    pub const OPTIONAL_RANGE: u32 = 0x3ff0_0000;
+
+    /// Those for which a kernel pins pages to be written (`ib_access_writable`).
+    pub const WRITING: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
+
+    const NAMES: [(u32, &str); 11] = [
+        (LOCAL_WRITE, "LOCAL_WRITE"),
+        (REMOTE_WRITE, "REMOTE_WRITE"),
+        (REMOTE_READ, "REMOTE_READ"),
+        (REMOTE_ATOMIC, "REMOTE_ATOMIC"),
+        (MW_BIND, "MW_BIND"),
+        (ZERO_BASED, "ZERO_BASED"),
+        (ON_DEMAND, "ON_DEMAND"),
+        (HUGETLB, "HUGETLB"),
+        (FLUSH_GLOBAL, "FLUSH_GLOBAL"),
+        (FLUSH_PERSISTENT, "FLUSH_PERSISTENT"),
+        (RELAXED_ORDERING, "RELAXED_ORDERING"),
+    ];
+
+    /// Flags that have no name here.
+    pub fn unknown(bits: u32) -> u32 {
+        NAMES.iter().fold(bits, |rest, (bit, _)| rest & !bit)
+    }
+
+    /// The names of the flags, as `LOCAL_WRITE | REMOTE_READ`.
+    pub fn names(bits: u32) -> String {
+        let mut names: Vec<_> =
+            NAMES.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| (*name).to_owned()).collect();
+        if unknown(bits) != 0 {
+            names.push(format!("{:#x}", unknown(bits)));
+        }
+        if names.is_empty() { "LOCAL_READ".to_owned() } else { names.join(" | ") }
+    }
+}
+
+/// Abilities of a device that decide what may be posted (`enum ib_uverbs_device_cap_flags`), since Linux 6.2.
+pub mod device_cap {
+    #[doc(alias = "IB_UVERBS_DEVICE_FLUSH_GLOBAL")]
+    pub const FLUSH_GLOBAL: u64 = 1 << 38;
+    #[doc(alias = "IB_UVERBS_DEVICE_FLUSH_PERSISTENT")]
+    pub const FLUSH_PERSISTENT: u64 = 1 << 39;
+    #[doc(alias = "IB_UVERBS_DEVICE_ATOMIC_WRITE")]
+    pub const ATOMIC_WRITE: u64 = 1 << 40;
+}
+
+/// Bits of what the kernel's core offers beyond its first version (`enum ib_uverbs_core_support`).
+pub mod core_support {
+    /// Access flags in [`OPTIONAL_RANGE`](super::access::OPTIONAL_RANGE) are ignored where they mean nothing.
+    #[doc(alias = "IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS")]
+    pub const OPTIONAL_MR_ACCESS: u64 = 1 << 0;
 }
 
 /// Transports of a queue pair (`enum ib_uverbs_qp_type`).

@@ -110,6 +110,33 @@ static METHODS: &[MethodSpec] = &[
     MethodSpec { method: method::AH_DESTROY, name: "AH.DESTROY", attrs: attrs![destroy::HANDLE Object] },
     MethodSpec { method: method::MR_DESTROY, name: "MR.DESTROY", attrs: attrs![destroy::HANDLE Object] },
     MethodSpec {
+        method: method::ADVISE_MR,
+        name: "MR.ADVISE_MR",
+        attrs: attrs![advise_mr::PD_HANDLE Object, advise_mr::ADVICE Const, advise_mr::FLAGS In, advise_mr::SGE_LIST In],
+    },
+    MethodSpec {
+        method: method::REG_DMABUF_MR,
+        name: "MR.REG_DMABUF_MR",
+        attrs: attrs![
+            reg_dmabuf_mr::HANDLE NewObject,
+            reg_dmabuf_mr::PD_HANDLE Object,
+            reg_dmabuf_mr::OFFSET In,
+            reg_dmabuf_mr::LENGTH In,
+            reg_dmabuf_mr::IOVA In,
+            reg_dmabuf_mr::FD In,
+            reg_dmabuf_mr::ACCESS_FLAGS In,
+            reg_dmabuf_mr::RESP_LKEY Out,
+            reg_dmabuf_mr::RESP_RKEY Out,
+        ],
+    },
+    MethodSpec { method: method::MW_DESTROY, name: "MW.DESTROY", attrs: attrs![destroy::HANDLE Object] },
+    MethodSpec {
+        method: method::DM_ALLOC,
+        name: "DM.ALLOC",
+        attrs: attrs![alloc_dm::HANDLE NewObject, alloc_dm::LENGTH In, alloc_dm::ALIGNMENT In],
+    },
+    MethodSpec { method: method::DM_FREE, name: "DM.FREE", attrs: attrs![destroy::HANDLE Object] },
+    MethodSpec {
         method: method::CQ_CREATE,
         name: "CQ.CREATE",
         attrs: attrs![
@@ -230,6 +257,9 @@ write_commands! {
     DEALLOC_PD write::DeallocPd => ();
     REG_MR write::RegMr => write::RegMrResp;
     DEREG_MR write::DeregMr => ();
+    REREG_MR write::ReregMr => write::ReregMrResp;
+    ALLOC_MW write::AllocMw => write::AllocMwResp;
+    DEALLOC_MW write::DeallocMw => ();
     CREATE_COMP_CHANNEL write::CreateCompChannel => write::CreateCompChannelResp;
     CREATE_CQ write::CreateCq => write::CreateCqResp;
     RESIZE_CQ write::ResizeCq => write::ResizeCqResp;

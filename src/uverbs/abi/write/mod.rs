@@ -6,17 +6,19 @@
 //! # Safety argument
 //!
 //! [`WriteCommand`] is an `unsafe trait` that promises that a request names no memory of the caller. It is implemented
-//! by hand for each structure below; those that do name memory (`RegMr`, a driver's part of `ModifySrq`, and any request's
-//! `response`, which is filled in where the command is sent) are set apart.
+//! by hand for each structure below; those that do name memory (`RegMr`, `ReregMr`, a driver's part of `ModifySrq`, and any
+//! request's `response`, which is filled in where the command is sent) are set apart.
 #![allow(unsafe_code)]
 
 mod address;
 mod device;
+mod memory;
 mod objects;
 mod srq;
 
 pub use address::*;
 pub use device::*;
+pub use memory::*;
 pub use objects::*;
 pub use srq::*;
 
@@ -39,7 +41,10 @@ pub mod command {
     pub const ALLOC_PD: u32 = 3;
     pub const DEALLOC_PD: u32 = 4;
     pub const REG_MR: u32 = 9;
+    pub const REREG_MR: u32 = 11;
     pub const DEREG_MR: u32 = 13;
+    pub const ALLOC_MW: u32 = 14;
+    pub const DEALLOC_MW: u32 = 16;
     pub const CREATE_COMP_CHANNEL: u32 = 17;
     pub const CREATE_CQ: u32 = 18;
     pub const RESIZE_CQ: u32 = 19;
@@ -97,6 +102,8 @@ commands! {
     AllocPd = ALLOC_PD -> AllocPdResp;
     DeallocPd = DEALLOC_PD -> ();
     DeregMr = DEREG_MR -> ();
+    AllocMw = ALLOC_MW -> AllocMwResp;
+    DeallocMw = DEALLOC_MW -> ();
     CreateCompChannel = CREATE_COMP_CHANNEL -> CreateCompChannelResp;
     CreateCq = CREATE_CQ -> CreateCqResp;
     ResizeCq = RESIZE_CQ -> ResizeCqResp;

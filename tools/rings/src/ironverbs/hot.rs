@@ -11,7 +11,8 @@
 #![allow(unsafe_code)]
 
 use ironverbs::{
-    Any, Cq, Inline, InlinePieces, PollError, PostError, Provider, Qp, RemoteAddr, Rxe, Sge, Wc, WcStatus, WrFlags,
+    Any, Cq, FlushLevel, FlushPlacement, Inline, InlinePieces, Mw, MwBinding, PollError, Pool, PostError, Provider, Qp,
+    RemoteAddr, Rkey, Rxe, Sge, Slot, SlotError, Wc, WcStatus, WrFlags,
 };
 use std::mem::MaybeUninit;
 
@@ -146,6 +147,68 @@ operations! {
         let mut batch = qp.send_batch();
         batch.fetch_add(wr_id, SIGNALED, *result, *remote, add)?;
         submit!(batch)
+    }
+
+    /// SEND with invalidate of one entry.
+    fn send_inv(qp: &mut Qp<P>, wr_id: u64, sge: &Sge, rkey: &Rkey) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.send_inv(wr_id, SIGNALED, &[*sge], *rkey)?;
+        submit!(batch)
+    }
+
+    /// Bind of a memory window.
+    fn bind_mw(qp: &mut Qp<P>, wr_id: u64, window: &mut Mw, binding: &MwBinding) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.bind_mw(wr_id, WrFlags::NONE, window, *binding)?;
+        submit!(batch)
+    }
+
+    /// Invalidate of a memory window.
+    fn local_inv(qp: &mut Qp<P>, wr_id: u64, window: &mut Mw) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.local_inv(wr_id, WrFlags::NONE, window)?;
+        submit!(batch)
+    }
+
+    /// ATOMIC_WRITE.
+    fn atomic_write(qp: &mut Qp<P>, wr_id: u64, remote: &RemoteAddr, value: u64) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.atomic_write(wr_id, SIGNALED, *remote, value)?;
+        submit!(batch)
+    }
+
+    /// FLUSH of a range, to a placement that the compiler does not know.
+    fn flush(qp: &mut Qp<P>, wr_id: u64, remote: &RemoteAddr, placement: FlushPlacement, level: FlushLevel) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.flush(wr_id, SIGNALED, *remote, placement, level)?;
+        submit!(batch)
+    }
+
+    /// SEND of a slot of a pool.
+    fn send_slot(qp: &mut Qp<P>, slot: Slot, len: u32) -> Result<(), SlotError> {
+        qp.send_slot(slot, len)
+    }
+
+    /// RDMA WRITE of a slot of a pool.
+    fn write_slot(qp: &mut Qp<P>, slot: Slot, len: u32, remote: &RemoteAddr) -> Result<(), SlotError> {
+        qp.write_slot(slot, len, *remote)
+    }
+
+    /// A receive into a slot of a pool.
+    fn recv_slot(qp: &mut Qp<P>, slot: Slot) -> Result<(), SlotError> {
+        qp.recv_slot(slot)
+    }
+
+    /// A slot of a pool, to be filled.
+    fn take_slot(pool: &Pool) -> Option<Slot> {
+        pool.take()
+    }
+
+    /// One completion of a pool's work requests, and its slot.
+    fn reclaim_slot(cq: &mut Cq<P>, pool: &Pool) -> Result<Option<Slot>, PollError> {
+        let mut completions = cq.poll()?;
+        let Some(completion) = completions.next() else { return Ok(None) };
+        Ok(pool.reclaim(completion).ok().map(|(slot, _)| slot))
     }
 
     /// A batch with a request of each kind, which asks first whether they fit.
