@@ -337,15 +337,22 @@ fn read_only_file_takes_no_local_write(target: &Target) {
     seen::works("MR of a read-only file");
 }
 
-/// Memory that was unmapped behind the library's back, to see what the kernel makes of it.
-struct Gone(NonNull<u8>);
+/// Memory that is not there, to see what the kernel makes of it.
+pub struct Unmapped(NonNull<u8>);
+
+impl Unmapped {
+    /// Below the first address that a program may map.
+    pub fn new() -> Self {
+        Self(NonNull::new(std::ptr::without_provenance_mut(0x4000)).unwrap())
+    }
+}
 
 // SAFETY: nothing reads or writes it, and the kernel refuses to register it.
-unsafe impl Send for Gone {}
+unsafe impl Send for Unmapped {}
 // SAFETY: as above.
-unsafe impl Sync for Gone {}
+unsafe impl Sync for Unmapped {}
 // SAFETY: as above: it is never registered, so that nobody relies on the promise that it is there.
-unsafe impl Memory for Gone {
+unsafe impl Memory for Unmapped {
     fn as_bytes(&mut self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.0, 16_384)
     }
@@ -354,9 +361,7 @@ unsafe impl Memory for Gone {
 fn unmapped_memory_is_told_from_bad_access(target: &Target) {
     let context = target.open();
     let pd = context.alloc_pd().unwrap();
-    // Below the first address that a program may map.
-    let gone = Gone(NonNull::new(std::ptr::without_provenance_mut(0x4000)).unwrap());
-    let error = Mr::register(&pd, gone, AccessFlags::LOCAL_WRITE).unwrap_err();
+    let error = Mr::register(&pd, Unmapped::new(), AccessFlags::LOCAL_WRITE).unwrap_err();
     let text = error.to_string();
     assert_eq!(error.errno(), Some(Errno::EFAULT), "{text}");
     assert!(text.contains("of the 16384 bytes at 0x4000, those from 0x4000 on are not mapped"), "{text}");
