@@ -1,8 +1,8 @@
 //! Objects are dropped in any order, at any time, and leave nothing behind.
 
 use crate::fixture::{Half, Pair, Setup, Side, prepare};
-use crate::memory::Unmapped;
 use crate::harness::step;
+use crate::memory::Unmapped;
 use crate::target::{Target, kernel_objects, open_descriptors};
 use crate::tests;
 use fastrand::Rng;
