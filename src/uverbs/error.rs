@@ -1,6 +1,7 @@
 //! What can go wrong on the control path.
 
 use super::errno::Errno;
+use super::wc::WcError;
 use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
@@ -112,6 +113,16 @@ pub enum Error {
         /// How long.
         waited: Duration,
     },
+    /// A work request of a [`scope`](crate::Qp::scope) failed.
+    #[error("{verb}: operation {index} of the scope, counted from 0, failed: {error}")]
+    Failed {
+        /// How it was posted.
+        verb: Verb,
+        /// Which one, in the order of posting, from 0.
+        index: u32,
+        /// Why.
+        error: WcError,
+    },
     /// The device found a completion queue full and lost completions: make it larger, and connect its queue pairs anew.
     #[error("{verb}: the completion queue overran and lost completions: make it larger and connect anew")]
     CqOverrun {
@@ -119,6 +130,9 @@ pub enum Error {
         verb: Verb,
     },
     /// The device went away; its objects are gone with it.
+    ///
+    /// The removal of a Soft-RoCE device (`rdma link del`) waits until every program has closed it, so it comes with no
+    /// error here: let go with [`Context::shutdown`](crate::Context::shutdown) when told to.
     #[error("{verb}: the device is gone")]
     DeviceGone {
         /// The verb that noticed.
@@ -253,6 +267,7 @@ verbs! {
     AllocPd = "alloc_pd",
     DeallocPd = "dealloc_pd",
     RegMr = "reg_mr",
+    UseMr = "memory region",
     DeregMr = "dereg_mr",
     ReregMr = "rereg_mr",
     RegDmabufMr = "reg_dmabuf_mr",

@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Wc {
-    /// The number given with the work request.
+    /// The number given with the work request. Those of 2^32 and more are a pool's or a scope's.
     pub wr_id: u64,
     status: u32,
     opcode: u32,

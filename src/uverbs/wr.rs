@@ -63,7 +63,11 @@ pub struct RemoteAddr {
     pub rkey: Rkey,
 }
 
-/// Flags of a send work request (`enum ib_uverbs_wr_...`/`IB_SEND_*`).
+/// Flags of a send work request (`enum ib_send_flags` of the kernel's `include/rdma/ib_verbs.h`; `IBV_SEND_*` in C).
+///
+/// Signal at least one work request in every queue depth. On hardware, only a completion gives back the slot of its work
+/// request, and with it those of the unsignaled ones before it; a queue of unsignaled ones is full for ever. Soft-RoCE gives
+/// slots back as it works, so that a program which never signals seems to run there.
 ///
 /// ```
 /// use ironverbs::WrFlags;
@@ -78,7 +82,8 @@ impl WrFlags {
     pub const NONE: Self = Self(0);
     /// Start only after all earlier READs and atomics have completed.
     pub const FENCE: Self = Self(1);
-    /// Give a completion on success. Without it only an error gives one.
+    /// Give a completion on success. Without it only an error gives one, and the slot stays taken until a later signaled
+    /// one completes.
     pub const SIGNALED: Self = Self(2);
     /// Ask the peer's device to raise a solicited event when the message arrives.
     pub const SOLICITED: Self = Self(4);
@@ -402,18 +407,25 @@ macro_rules! statuses {
 
 statuses! {
     SUCCESS = 0, "success";
-    LOC_LEN_ERR = 1, "local length error: the message does not fit the posted buffers";
-    LOC_QP_OP_ERR = 2, "local queue pair operation error: the work request is not consistent";
+    LOC_LEN_ERR = 1, "local length error: the message is longer than the receive posted for it, or than the port can send";
+    LOC_QP_OP_ERR = 2, "local queue pair operation error: usually a message longer than the receive posted for it, a \
+        work request that names memory without LOCAL_WRITE or no longer registered, or a network device that is down";
     LOC_EEC_OP_ERR = 3, "local end-to-end context operation error";
-    LOC_PROT_ERR = 4, "local protection error: a local key or range is not valid for the access";
-    WR_FLUSH_ERR = 5, "flushed: the queue pair went to the error state before the work request completed";
+    LOC_PROT_ERR = 4, "local protection error: a local key or range is not valid for the access: is the memory still \
+        registered, with LOCAL_WRITE if it is written, and in the queue pair's protection domain?";
+    WR_FLUSH_ERR = 5, "flushed: the queue pair was in the error state: because an earlier work request failed, as its \
+        completion tells, because the program put it there, or because the network device is down";
     MW_BIND_ERR = 6, "memory window bind error";
     BAD_RESP_ERR = 7, "bad response from the peer";
     LOC_ACCESS_ERR = 8, "local access error while receiving an RDMA WRITE with immediate";
-    REM_INV_REQ_ERR = 9, "the peer refused an invalid request";
-    REM_ACCESS_ERR = 10, "remote access error: a remote key, range or permission is not valid at the peer";
-    REM_OP_ERR = 11, "remote operation error: the peer could not complete it";
-    RETRY_EXC_ERR = 12, "transport retries exceeded: the peer does not answer";
+    REM_INV_REQ_ERR = 9, "the peer refused an invalid request: its queue pair does not allow the WRITE, READ or atomic \
+        (QpBuilder::access there, by default nothing), the message is longer than its receive, or an atomic is not aligned";
+    REM_ACCESS_ERR = 10, "remote access error: at the peer the remote key is not valid (any more), the range is outside \
+        its region, the region does not allow the access (AccessFlags), or the queue pair does not (QpBuilder::access)";
+    REM_OP_ERR = 11, "remote operation error: the peer could not complete it: usually the message is longer than the \
+        receive posted there, or that receive names memory without LOCAL_WRITE or no longer registered";
+    RETRY_EXC_ERR = 12, "transport retries exceeded: the peer does not answer: its queue pair is gone, in error or not \
+        connected to this one, or packets do not pass (for RoCE, UDP port 4791)";
     RNR_RETRY_EXC_ERR = 13, "receiver-not-ready retries exceeded: the peer has no receive posted";
     LOC_RDD_VIOL_ERR = 14, "local RDD violation";
     REM_INV_RD_REQ_ERR = 15, "remote invalid RD request";

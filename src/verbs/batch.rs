@@ -22,6 +22,11 @@ use std::marker::PhantomData;
 
 /// Send work requests on their way into a queue pair's send queue.
 ///
+/// [`submit`](Self::submit) posts them; a batch that is dropped without it posts nothing, and the queue is as before.
+///
+/// Each takes a `wr_id`, the program's own number, which comes back in the completion. Keep it below 2^32 where completions
+/// of the queue pair are shown to a [`Pool`](crate::Pool), which marks its own by the upper half.
+///
 /// ```no_run
 /// # fn f(qp: &mut ironverbs::Qp, sge: ironverbs::Sge, remote: ironverbs::RemoteAddr) -> Result<(), ironverbs::PostError> {
 /// use ironverbs::{Inline, WrFlags};
@@ -117,6 +122,10 @@ impl<P: Provider, T: Connected> SendBatch<'_, P, T> {
     }
 
     /// RDMA WRITE: the payload goes into the peer's memory; the peer's CPU sees nothing of it.
+    ///
+    /// The peer must allow it twice: its queue pair with [`QpBuilder::access`](crate::QpBuilder::access), which allows
+    /// nothing by default, and its region with [`AccessFlags`](crate::AccessFlags); both `REMOTE_WRITE`. Else it completes
+    /// with [`REM_INV_REQ_ERR`](crate::WcStatus::REM_INV_REQ_ERR) or [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR).
     #[inline(always)]
     pub fn write<'a>(
         &mut self,
@@ -144,14 +153,16 @@ impl<P: Provider, T: Connected> SendBatch<'_, P, T> {
 
 /// Work requests that need an answer, and so a reliable connection.
 impl<P: Provider> SendBatch<'_, P, Rc> {
-    /// RDMA READ: the peer's memory goes into `sges`.
+    /// RDMA READ: the peer's memory goes into `sges`. Needs `REMOTE_READ` at the peer, of queue pair and region, as
+    /// [`write`](Self::write) needs `REMOTE_WRITE`.
     #[inline(always)]
     pub fn read(&mut self, wr_id: u64, flags: WrFlags, sges: &[Sge], remote: RemoteAddr) -> Result<(), PostError> {
         self.push(wr_id, flags, SendOp::Read(remote), Payload::Sges(sges))
     }
 
     /// Atomic compare and swap of eight aligned bytes at the peer. What they held before goes into `result`, eight bytes
-    /// in host order.
+    /// in host order. Needs `REMOTE_ATOMIC` at the peer, of queue pair and region, as [`write`](Self::write) needs
+    /// `REMOTE_WRITE`.
     #[inline(always)]
     pub fn compare_swap(
         &mut self,
@@ -166,7 +177,7 @@ impl<P: Provider> SendBatch<'_, P, Rc> {
     }
 
     /// Atomic fetch and add of eight aligned bytes at the peer. What they held before goes into `result`, eight bytes in
-    /// host order.
+    /// host order. Needs `REMOTE_ATOMIC` as [`compare_swap`](Self::compare_swap) does.
     #[inline(always)]
     pub fn fetch_add(
         &mut self,
@@ -231,6 +242,8 @@ impl<P: Provider, T: QpType> Drop for SendBatch<'_, P, T> {
 }
 
 /// Receive work requests on their way into a receive queue.
+///
+/// [`submit`](Self::submit) posts them; a batch that is dropped without it posts nothing. For `wr_id` see [`SendBatch`].
 ///
 /// ```no_run
 /// # fn f(qp: &mut ironverbs::Qp, sge: ironverbs::Sge) -> Result<(), ironverbs::PostError> {

@@ -127,7 +127,11 @@ impl<'a, P: Provider> CqBuilder<'a, P> {
     pub fn build(self) -> Result<Cq<P>, Error> {
         let Self { context, depth, channel, comp_vector, provider: _ } = self;
         let max = context.attr.max_cqe;
-        if depth == 0 || depth > max {
+        if depth == 0 {
+            let limit = format!("a completion queue holds at least one completion; the device takes up to {max}");
+            return Err(Error::invalid(Verb::CreateCq, "depth", depth, limit));
+        }
+        if depth > max {
             let limit = format!("the device takes 1 to {max}; spread the queue pairs over several completion queues");
             return Err(Error::invalid(Verb::CreateCq, "depth", depth, limit));
         }

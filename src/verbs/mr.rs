@@ -264,13 +264,16 @@ impl<M: Memory> Mr<M> {
     pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge, Error> {
         let (start, len) = self.check(range)?;
         let limit = "one entry names less than 4 GiB; use several";
-        let length = u32::try_from(len).map_err(|_| Error::invalid(Verb::RegMr, "entry length", len, limit))?;
+        let length = u32::try_from(len).map_err(|_| Error::invalid(Verb::UseMr, "entry length", len, limit))?;
         Ok(self.region.sge(start, length))
     }
 
     /// What a peer needs to reach the byte at `offset` and those after it.
     pub fn remote(&self, offset: usize) -> Result<RemoteAddr, Error> {
-        self.check(offset..)?;
+        if offset > self.region.len_bytes {
+            let limit = format!("the region has bytes 0..{}", self.region.len_bytes);
+            return Err(Error::invalid(Verb::UseMr, "offset", offset, limit));
+        }
         Ok(RemoteAddr { addr: self.region.iova + offset as u64, rkey: self.region.rkey })
     }
 
@@ -350,7 +353,7 @@ impl<M: Memory> Mr<M> {
         };
         if start > end || end > size {
             let limit = format!("the region has bytes 0..{size}");
-            return Err(Error::invalid(Verb::RegMr, "range", format_args!("{start}..{end}"), limit));
+            return Err(Error::invalid(Verb::UseMr, "range", format_args!("{start}..{end}"), limit));
         }
         Ok((start, end - start))
     }

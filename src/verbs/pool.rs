@@ -40,6 +40,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A pool of registered buffers of equal size.
 ///
+/// Slots can be received into, sent with and without immediate data, and be the local side of a WRITE or a READ. WRITE with
+/// immediate, inline payload, several entries for one message, unsignaled sends and atomics take a raw batch
+/// ([`Qp::send_batch`](crate::Qp::send_batch)) on the same queue pair, with a `wr_id` below 2^32. Peers cannot reach the
+/// slots: what they are to WRITE or READ is a region of its own ([`Pd::alloc_mr`](crate::Pd::alloc_mr)).
+///
 /// A slot that is posted comes back with its completion only. Where that never comes, the slot is lost to the pool: if the
 /// queue pair is moved to RESET (to ERR, which completes everything as flushed, first, and poll), if it or its completion
 /// queue is dropped, or if the queue overruns. The memory stays until the pool and all held slots are gone.

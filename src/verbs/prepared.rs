@@ -98,7 +98,8 @@ impl<'a, P: Provider> QpBuilder<'a, P, Ud> {
 }
 
 impl<'a, P: Provider, T: Connected> QpBuilder<'a, P, T> {
-    /// What the peer may do to memory through this queue pair; the memory region must allow it too. Default: nothing.
+    /// What the peer may do to memory through this queue pair; the memory region must allow it too. Default: nothing, so
+    /// that the peer's first WRITE, READ or atomic fails there with `REM_INV_REQ_ERR` or `REM_ACCESS_ERR`.
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.access = access;
         self
@@ -126,7 +127,8 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
         }
     }
 
-    /// Send work requests that fit at once. Default 16.
+    /// Send work requests that fit at once. Default 16. Of each so many, at least one must be
+    /// [`SIGNALED`](crate::WrFlags::SIGNALED): completions are what gives slots back.
     pub fn max_send_wr(mut self, n: u32) -> Self {
         self.cap.max_send_wr = n;
         self

@@ -26,7 +26,7 @@ use super::qp_type::{Connected, QpType, Rc, Ud};
 use super::transition::Transport;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WrFlags};
+use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WcStatus, WrFlags};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -51,7 +51,11 @@ pub struct Scope<'s, 'env, P: Provider = Any, T: QpType = Rc> {
     next_id: u64,
     /// Work requests under way.
     posted: u64,
+    /// The verb of each work request, in the order of posting.
+    verbs: Vec<Verb>,
+    /// Completions that the closure has not looked at.
     done: Vec<Wc>,
+    deadline: Instant,
     timeout: Duration,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -60,16 +64,19 @@ impl<P: Provider, T: QpType> Qp<P, T> {
     /// Runs `f`, which can post buffers that it borrows, and returns when all of them are the program's again.
     ///
     /// `cq` must be the completion queue of both of the queue pair's queues, used by this queue pair alone, and nothing
-    /// may be under way. Each wait ends after `timeout` at the latest; the queue pair is then in the error state.
+    /// may be under way. All waits together end `timeout` after the start; the queue pair is then in the error state.
+    ///
+    /// An operation that failed makes the scope fail with [`Error::Failed`], which tells why, unless the closure looked at
+    /// it with [`wait_each`](Scope::wait_each). The queue pair is in the error state after it.
     ///
     /// ```no_run
     /// # fn f(qp: &mut ironverbs::Qp, cq: &mut ironverbs::Cq) -> Result<(), ironverbs::Error> {
     /// let (question, mut answer) = (*b"ping", [0; 4]);
     /// qp.scope(cq, std::time::Duration::from_secs(1), |scope| {
     ///     scope.recv(&mut answer)?;
-    ///     scope.send(&question)?;
-    ///     scope.wait()
-    /// })?;
+    ///     scope.send(&question)
+    /// })?; // both have succeeded
+    /// assert_eq!(answer, *b"pong");
     /// # Ok(()) }
     /// ```
     ///
@@ -97,12 +104,14 @@ impl<P: Provider, T: QpType> Qp<P, T> {
             regions: Vec::new(),
             next_id,
             posted: 0,
+            verbs: Vec::new(),
             done: Vec::new(),
+            deadline: deadline(timeout),
             timeout,
             env: PhantomData,
         };
         let result = f(&mut scope);
-        let drained = scope.drain(timeout);
+        let drained = scope.drain();
         drop(scope);
         let value = result?;
         drained?;
@@ -156,16 +165,23 @@ impl<'env, P: Provider, T: QpType> Scope<'_, 'env, P, T> {
             return Err(refused(Verb::PostRecv, error, len));
         }
         rq.submit();
-        self.next_id += 1;
-        self.posted += 1;
+        self.note(Verb::PostRecv);
         Ok(())
     }
 
-    /// Waits until everything posted so far has completed, and returns the completions in the order they came. Their numbers
-    /// count up in the order of posting. A completion that is not of the scope is returned too, and not waited for.
+    /// Waits until everything posted so far has completed, and returns the completions in the order they came, all of them
+    /// successful; or [`Error::Failed`] if one failed. Their numbers count up in the order of posting. A completion that is
+    /// not of the scope is returned too, and not waited for.
     pub fn wait(&mut self) -> Result<Vec<Wc>, Error> {
-        let timeout = self.timeout;
-        self.wait_for(timeout)?;
+        self.wait_for(self.deadline)?;
+        self.succeeded()?;
+        Ok(std::mem::take(&mut self.done))
+    }
+
+    /// As [`wait`](Self::wait), for a closure that looks at each outcome itself: failed completions are returned, too, and
+    /// no error of the scope any more.
+    pub fn wait_each(&mut self) -> Result<Vec<Wc>, Error> {
+        self.wait_for(self.deadline)?;
         Ok(std::mem::take(&mut self.done))
     }
 
@@ -191,9 +207,31 @@ impl<'env, P: Provider, T: QpType> Scope<'_, 'env, P, T> {
             sq.rollback();
             return Err(refused(Verb::PostSend, error, range.len()));
         }
+        // Counted even if the doorbell is refused: the work request is in the queue.
+        let submitted = sq.submit();
+        self.note(Verb::PostSend);
+        submitted.map_err(|error| refused(Verb::PostSend, error, range.len()))
+    }
+
+    /// One more work request is under way.
+    fn note(&mut self, verb: Verb) {
         self.next_id += 1;
         self.posted += 1;
-        sq.submit().map_err(|error| refused(Verb::PostSend, error, range.len()))
+        self.verbs.push(verb);
+    }
+
+    /// Whether no work request of the scope has failed. Of several failures the first is the cause, and the flushed ones
+    /// its consequence.
+    fn succeeded(&self) -> Result<(), Error> {
+        let own = self.next_id >> 32;
+        let failures = self.done.iter().filter(|wc| wc.wr_id >> 32 == own).filter_map(|wc| {
+            let verb = self.verbs.get(wc.wr_id as u32 as usize)?;
+            Some((*verb, wc.wr_id as u32, wc.outcome().err()?))
+        });
+        match failures.min_by_key(|(_, _, error)| error.status == WcStatus::WR_FLUSH_ERR) {
+            Some((verb, index, error)) => Err(Error::Failed { verb, index, error }),
+            None => Ok(()),
+        }
     }
 
     /// A scatter/gather entry for a borrowed buffer; none for an empty one, which cannot be registered.
@@ -211,14 +249,14 @@ impl<'env, P: Provider, T: QpType> Scope<'_, 'env, P, T> {
         Ok(Some(sge))
     }
 
-    fn wait_for(&mut self, timeout: Duration) -> Result<(), Error> {
-        let deadline = deadline(timeout);
+    fn wait_for(&mut self, deadline: Instant) -> Result<(), Error> {
+        let own = self.next_id >> 32;
         while self.posted > 0 {
             let mut completions = self.cq.poll().map_err(|error| error.during(Verb::PollCq))?;
             let before = self.posted;
             while let Some(completion) = completions.next() {
                 let wc = completion.wc();
-                if wc.wr_id >> 32 == self.next_id >> 32 {
+                if wc.wr_id >> 32 == own {
                     self.posted -= 1;
                 }
                 self.done.push(wc);
@@ -226,7 +264,7 @@ impl<'env, P: Provider, T: QpType> Scope<'_, 'env, P, T> {
             drop(completions);
             if self.posted == before {
                 if Instant::now() >= deadline {
-                    return Err(Error::Timeout { verb: Verb::PollCq, waited: timeout });
+                    return Err(Error::Timeout { verb: Verb::PollCq, waited: self.timeout });
                 }
                 std::thread::yield_now();
             }
@@ -234,14 +272,15 @@ impl<'env, P: Provider, T: QpType> Scope<'_, 'env, P, T> {
         Ok(())
     }
 
-    /// Waits for what is left; if that takes too long, has it flushed.
-    fn drain(&mut self, timeout: Duration) -> Result<(), Error> {
-        let waited = self.wait_for(timeout);
+    /// Waits for what is left; if that takes too long, has it flushed. Tells of a failure that the closure did not look at.
+    fn drain(&mut self) -> Result<(), Error> {
+        let waited = self.wait_for(self.deadline);
         if waited.is_err() {
             self.qp.to_error()?;
-            let _ = self.wait_for(FLUSH_TIME);
+            let _ = self.wait_for(deadline(FLUSH_TIME));
+            return waited;
         }
-        waited
+        self.succeeded()
     }
 }
 

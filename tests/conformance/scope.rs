@@ -4,7 +4,7 @@ use crate::fixture::{Pair, SHORT, Setup};
 use crate::target::Target;
 use crate::tests;
 use fastrand::Rng;
-use ironverbs::{Error, QpState, WcOpcode, WcStatus, WrFlags};
+use ironverbs::{Error, QpState, RemoteAddr, Scope, Verb, WcOpcode, WcStatus, WrFlags};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,8 @@ tests! {
     writes_and_reads_the_peer,
     ends_in_time_when_nothing_comes,
     failures_are_told_and_everything_is_freed,
+    a_failure_that_nobody_looked_at_is_the_scopes,
+    one_deadline_for_all_waits,
     a_panic_in_the_closure_passes_through,
     refused_where_it_would_not_be_safe,
     posts_no_more_than_the_queue_holds,
@@ -113,13 +115,69 @@ fn failures_are_told_and_everything_is_freed(target: &Target) {
         a.qp.scope(&mut a.cq, LONG, |scope| {
             scope.recv(&mut buffer)?;
             scope.write(&bytes, wrong)?;
-            scope.wait()
+            scope.wait_each()
         })
         .unwrap();
     let statuses: Vec<_> = all.iter().map(|wc| wc.status()).collect();
     assert!(statuses.contains(&WcStatus::REM_ACCESS_ERR) && statuses.contains(&WcStatus::WR_FLUSH_ERR), "{statuses:?}");
     pair.a.silent();
     assert!(pair.a.context.leaks().is_empty());
+}
+
+/// Silent loss: a send that fails after the closure has returned, or of which the closure drops what `wait` said.
+fn a_failure_that_nobody_looked_at_is_the_scopes(target: &Target) {
+    let wrong = ironverbs::RemoteAddr { addr: 0, rkey: ironverbs::Rkey(0) };
+    let bytes = [5u8; 10];
+    type Closure<'env> = fn(&mut Scope<'_, 'env>, &'env [u8], RemoteAddr) -> Result<(), Error>;
+    let closures: [Closure<'_>; 3] = [
+        |scope, bytes, wrong| scope.write(bytes, wrong),
+        |scope, bytes, wrong| {
+            scope.write(bytes, wrong)?;
+            scope.wait().map(|_| ())
+        },
+        |scope, bytes, wrong| {
+            scope.write(bytes, wrong)?;
+            let _ = scope.wait();
+            Ok(())
+        },
+    ];
+    for closure in closures {
+        let mut pair = Pair::new(target, &Setup::default());
+        let a = &mut pair.a;
+        let error = a.qp.scope(&mut a.cq, LONG, |scope| closure(scope, &bytes, wrong)).unwrap_err();
+        let Error::Failed { verb: Verb::PostSend, index: 0, error: reason } = &error else { panic!("{error:?}") };
+        assert_eq!(reason.status, WcStatus::REM_ACCESS_ERR);
+        assert!(error.to_string().starts_with("post_send: operation 0 of the scope, counted from 0, failed: REM_ACCESS"));
+        pair.a.silent();
+    }
+    // The cause is told, and not what was flushed because of it.
+    let mut pair = Pair::new(target, &Setup::default());
+    let mut buffer = [0; 10];
+    let a = &mut pair.a;
+    let error =
+        a.qp.scope(&mut a.cq, LONG, |scope| {
+            scope.recv(&mut buffer)?;
+            scope.write(&bytes, wrong)
+        })
+        .unwrap_err();
+    assert!(matches!(&error, Error::Failed { index: 1, error, .. } if error.status != WcStatus::WR_FLUSH_ERR), "{error}");
+}
+
+/// An explicit wait that timed out is not followed by another of the same length.
+fn one_deadline_for_all_waits(target: &Target) {
+    let mut pair = Pair::new(target, &Setup::default());
+    let mut buffer = [0; 64];
+    let started = Instant::now();
+    let a = &mut pair.a;
+    let error =
+        a.qp.scope(&mut a.cq, Duration::from_secs(4), |scope| {
+            scope.recv(&mut buffer)?;
+            scope.wait().map(|_| ())
+        })
+        .unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    let took = started.elapsed();
+    assert!((Duration::from_secs(4)..Duration::from_secs(7)).contains(&took), "{took:?}");
 }
 
 fn a_panic_in_the_closure_passes_through(target: &Target) {
