@@ -13,7 +13,11 @@ use std::time::Duration;
 const COMPLETIONS: u64 = 0;
 const EVENTS: u64 = 1;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> std::process::ExitCode {
+    exchange::exit(run())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let (device, host) = exchange::arguments("epoll")?;
     let context = Context::open(&device)?;
     let pd = context.alloc_pd()?;

@@ -23,7 +23,11 @@ const VALUE: usize = ENTRY - 16;
 const KEYS: usize = 8;
 const GETS: u32 = 1000;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> std::process::ExitCode {
+    exchange::exit(run())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let (device, host) = exchange::arguments("kv_get")?;
     let context = Context::open(&device)?;
     let pd = context.alloc_pd()?;

@@ -8,7 +8,15 @@ use ironverbs::{AccessFlags, Context, Inline, QpBuilder, WrFlags};
 use std::error::Error;
 use std::time::Duration;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> std::process::ExitCode {
+    if let Err(error) = run() {
+        eprintln!("error: {error}");
+        return std::process::ExitCode::FAILURE;
+    }
+    std::process::ExitCode::SUCCESS
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).ok_or("usage: rc_loopback DEVICE")?;
     let context = Context::open(&name)?;
     let pd = context.alloc_pd()?;
@@ -37,12 +45,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     target.read(0, &mut bytes)?;
     println!("sent {sent:?}\nreceived {received:?}\nmemory {:?}", String::from_utf8_lossy(&bytes));
 
-    // Plain buffers, borrowed for as long as the device needs them.
+    // Plain buffers, borrowed for as long as the device needs them. A scope that ends well has moved all of them.
     let (question, mut answer) = (vec![42_u8; 10_000], vec![0_u8; 10_000]);
     b.scope(&mut cq_b, Duration::from_secs(5), |b| {
         b.recv(&mut answer)?;
-        a.scope(&mut cq_a, Duration::from_secs(5), |a| a.send(&question))?;
-        b.wait()
+        a.scope(&mut cq_a, Duration::from_secs(5), |a| a.send(&question))
     })?;
     println!("scope: {}", if question == answer { "equal" } else { "different" });
     Ok(())

@@ -15,7 +15,11 @@ const MESSAGES: u32 = 1000;
 const DEPTH: u32 = 16;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> std::process::ExitCode {
+    exchange::exit(run().await)
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let (device, host) = exchange::arguments("tokio_echo")?;
     let context = Context::open(&device)?;
     let pd = context.alloc_pd()?;

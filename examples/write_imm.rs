@@ -16,7 +16,11 @@ use std::time::Duration;
 const PIECE: usize = 64;
 const WORDS: [&str; 6] = ["zero", "one", "two", "three", "four", "five"];
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> std::process::ExitCode {
+    exchange::exit(run())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let (device, host) = exchange::arguments("write_imm")?;
     let context = Context::open(&device)?;
     let pd = context.alloc_pd()?;

@@ -2,10 +2,22 @@
 
 use std::io::{BufRead, BufReader, Error, Result, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 18600;
+
+/// How a program ends: the errors are texts for people, so they are printed as such.
+pub fn exit(result: std::result::Result<(), Box<dyn std::error::Error>>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// The command line: a device, and for a client the server's host.
 pub fn arguments(name: &str) -> std::result::Result<(String, Option<String>), String> {

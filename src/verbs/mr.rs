@@ -419,7 +419,6 @@ impl<M: Memory> fmt::Debug for Mr<M> {
 #[error("{error}")]
 pub struct CloseError<T> {
     /// The kernel's reason.
-    #[source]
     pub error: Error,
     /// The object, as usable as before.
     pub object: T,

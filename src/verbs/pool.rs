@@ -245,7 +245,6 @@ impl Drop for Slot {
 #[error("{error}")]
 pub struct SlotError {
     /// Why.
-    #[source]
     pub error: PostError,
     /// The slot, unless the device has it all the same: after [`PostError::Doorbell`] it is in the queue.
     pub slot: Option<Slot>,

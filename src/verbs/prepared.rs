@@ -20,7 +20,8 @@ use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::marker::PhantomData;
 
-/// What one side must know of the other to connect. How it gets there is the program's own business.
+/// What one side must know of the other to connect. How it gets there is the program's own business; as one line of text
+/// it prints and parses (`Display`, `FromStr`).
 ///
 /// ```no_run
 /// # fn f(prepared: ironverbs::PreparedQp, peers: &str) -> Result<(), Box<dyn std::error::Error>> {
@@ -548,7 +549,6 @@ fn random_psn() -> Psn {
 #[error("{error}")]
 pub struct ConnectError<P: Provider = Any, T: QpType = Rc> {
     /// Why.
-    #[source]
     pub error: Error,
     /// The queue pair, for another try.
     pub prepared: PreparedQp<P, T>,

@@ -147,7 +147,9 @@ fn a_failure_that_nobody_looked_at_is_the_scopes(target: &Target) {
         let error = a.qp.scope(&mut a.cq, LONG, |scope| closure(scope, &bytes, wrong)).unwrap_err();
         let Error::Failed { verb: Verb::PostSend, index: 0, error: reason } = &error else { panic!("{error:?}") };
         assert_eq!(reason.status, WcStatus::REM_ACCESS_ERR);
-        assert!(error.to_string().starts_with("post_send: operation 0 of the scope, counted from 0, failed: REM_ACCESS"));
+        assert!(
+            error.to_string().starts_with("post_send: operation 0 of the scope, counted from 0, failed: REM_ACCESS")
+        );
         pair.a.silent();
     }
     // The cause is told, and not what was flushed because of it.
@@ -160,7 +162,10 @@ fn a_failure_that_nobody_looked_at_is_the_scopes(target: &Target) {
             scope.write(&bytes, wrong)
         })
         .unwrap_err();
-    assert!(matches!(&error, Error::Failed { index: 1, error, .. } if error.status != WcStatus::WR_FLUSH_ERR), "{error}");
+    assert!(
+        matches!(&error, Error::Failed { index: 1, error, .. } if error.status != WcStatus::WR_FLUSH_ERR),
+        "{error}"
+    );
 }
 
 /// An explicit wait that timed out is not followed by another of the same length.
