@@ -1,5 +1,6 @@
 //! `rdma-probe gids`: the GID tables, which entry would be used, and why.
 
+use crate::failure::Failure;
 use crate::table::{Table, or_dash};
 use ironverbs::sys::Linux;
 use ironverbs::{DeviceInfo, GidDetails, GidWant, LinkLayer, PortDetails, choose_gid};
@@ -11,6 +12,8 @@ use std::net::Ipv6Addr;
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GidsReport {
+    /// exclusive: a device can be used in its own network namespace only; shared: in all of them.
+    pub netns_mode: Option<String>,
     /// One table for each port of each device asked for.
     pub tables: Vec<GidTable>,
 }
@@ -45,8 +48,8 @@ pub struct GidRow {
     pub r#type: String,
     /// The network device it belongs to.
     pub netdev: Option<String>,
-    /// Whether that network device is in this network namespace. Nothing can be reached over a GID whose network device is
-    /// elsewhere.
+    /// Whether that network device is in this network namespace. If it is elsewhere, that namespace's addresses and routes
+    /// count, and rdma_cm finds no device here.
     pub netdev_is_here: Option<bool>,
     /// Whether it would be used.
     pub chosen: bool,
@@ -77,19 +80,35 @@ impl GidRow {
     }
 }
 
+/// Shows the GID tables of these devices. That there is none to show is a failure, if one of the devices tells why.
+pub fn look(linux: &Linux, devices: &[DeviceInfo], want: Option<GidWant>) -> Result<GidsReport, Failure> {
+    let report = GidsReport::of(linux, devices, want);
+    let refused = devices.iter().find_map(|device| Some((device, device.usable.as_ref().err()?)));
+    match refused {
+        Some((device, why)) if report.tables.is_empty() => {
+            Err(Failure::from(why).during(format_args!("no GID table of {} can be seen", device.name)))
+        }
+        _ => Ok(report),
+    }
+}
+
 impl GidsReport {
     /// Of these devices, for a peer of which `want` is known.
-    pub fn of(linux: &Linux, devices: &[DeviceInfo], want: Option<GidWant>) -> Self {
-        let ports = devices.iter().flat_map(|device| {
+    fn of(linux: &Linux, devices: &[DeviceInfo], want: Option<GidWant>) -> Self {
+        let mut netns_mode = None;
+        let mut tables = Vec::new();
+        for device in devices {
             let details = linux.details(device);
-            details.ports.into_iter().map(move |port| GidTable::of(&device.name, &port, want))
-        });
-        Self { tables: ports.collect() }
+            netns_mode = netns_mode.or(details.netns_mode);
+            tables.extend(details.ports.iter().map(|port| GidTable::of(&device.name, port, want)));
+        }
+        Self { netns_mode: netns_mode.map(|mode| mode.to_string()), tables }
     }
 }
 
 impl GidTable {
-    fn of(device: &str, port: &PortDetails, want: Option<GidWant>) -> Self {
+    /// The table of `port`, with the choice for a peer of which `want` is known.
+    pub fn of(device: &str, port: &PortDetails, want: Option<GidWant>) -> Self {
         let entries: Vec<_> = port.gids.iter().map(|gid| gid.entry).collect();
         let layer = port.link_layer.unwrap_or(LinkLayer::Ethernet);
         let choice = choose_gid(layer, &entries, want);
@@ -121,7 +140,13 @@ impl fmt::Display for GidsReport {
         for (i, table) in self.tables.iter().enumerate() {
             write!(f, "{}{table}", if i == 0 { "" } else { "\n" })?;
         }
-        Ok(())
+        match self.netns_mode.as_deref() {
+            Some("exclusive") => {
+                writeln!(f, "\nnetwork namespaces are exclusive: those of other devices are not shown")
+            }
+            Some(_) => writeln!(f, "\nnetwork namespaces share all devices"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -144,7 +169,17 @@ impl fmt::Display for GidTable {
             text.fmt(f)?;
         }
         match chosen_index {
-            Some(index) => writeln!(f, "index {index} is chosen: {reason}"),
+            Some(index) => {
+                writeln!(f, "index {index} is chosen: {reason}")?;
+                if entries.iter().any(|row| row.chosen && row.netdev_is_here == Some(false)) {
+                    writeln!(
+                        f,
+                        "its network device is in another network namespace, whose addresses and routes count; rdma_cm, \
+                         which looks in this one, finds no device"
+                    )?;
+                }
+                Ok(())
+            }
             None => writeln!(f, "none can be used: {reason}"),
         }
     }

@@ -2,11 +2,12 @@
 
 use crate::attributes::{DeviceAttributes, Line, PortAttributes};
 use crate::failure::Failure;
-use crate::gids::GidRow;
+use crate::gids::{GidRow, GidTable};
+use crate::host::HostReport;
 use crate::list::DeviceSummary;
 use crate::table::or_dash;
 use ironverbs::sys::{Linux, Sys};
-use ironverbs::{Context, DeviceDetails, DeviceInfo, PortDetails, Unusable};
+use ironverbs::{Context, DeviceDetails, DeviceInfo, Mtu, PortDetails, Unusable};
 use serde::Serialize;
 use std::fmt;
 
@@ -14,6 +15,8 @@ use std::fmt;
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InfoReport {
+    /// What of the host decides whether its devices can be used.
+    pub host: HostReport,
     /// The devices asked for.
     pub devices: Vec<DeviceReport>,
 }
@@ -75,10 +78,25 @@ pub struct PortReport {
     pub netdev: Option<String>,
     /// Index of that network device, if it is in this network namespace.
     pub netdev_index: Option<u32>,
+    /// MTU of that network device in bytes, if it is in this network namespace.
+    pub netdev_mtu: Option<u32>,
+    /// The largest path MTU of a connection from here, in bytes: the lower active MTU of both ends is used.
+    pub max_path_mtu: Option<u32>,
+    /// Index of the GID that a connection would use; none if there is none that can be.
+    pub chosen_gid_index: Option<u8>,
+    /// Why that one, or why none.
+    pub gid_reason: String,
     /// The valid entries of the GID table.
     pub gids: Vec<GidRow>,
     /// The entries of the partition key table that are not zero.
     pub pkeys: Vec<PkeyRow>,
+}
+
+/// What RoCE packets need of a network device's MTU beyond the payload, in a round number: 4200 for 4096, as is usual.
+const ROOM_FOR_HEADERS: u32 = 104;
+
+fn netdev_mtu(netdev: &str) -> Option<u32> {
+    std::fs::read_to_string(format!("/sys/class/net/{netdev}/mtu")).ok()?.trim().parse().ok()
 }
 
 /// An entry of a partition key table.
@@ -106,7 +124,7 @@ pub fn look(linux: &Linux, sys: &dyn Sys, devices: &[DeviceInfo]) -> (InfoReport
             first_failure = Err(failure.during(format_args!("cannot open {}", device.name)));
         }
     }
-    (InfoReport { devices: reports }, first_failure)
+    (InfoReport { host: HostReport::of(linux, devices), devices: reports }, first_failure)
 }
 
 fn open(sys: &dyn Sys, device: &DeviceInfo) -> Result<Context, Failure> {
@@ -153,6 +171,7 @@ impl DeviceReport {
 impl PortReport {
     fn of(port: &PortDetails, context: Option<&Context>) -> Self {
         let queried = context.and_then(|c| c.query_port(port.port).ok());
+        let choice = GidTable::of("", port, None);
         Self {
             port: port.port.get(),
             attributes: queried.as_ref().map(PortAttributes::of),
@@ -163,9 +182,27 @@ impl PortReport {
             rate_mbps: port.rate.as_ref().and_then(|rate| rate.mbps),
             netdev: port.netdev.clone(),
             netdev_index: port.netdev_index,
-            gids: port.gids.iter().map(GidRow::of).collect(),
+            netdev_mtu: port.netdev.as_deref().filter(|_| port.netdev_index.is_some()).and_then(netdev_mtu),
+            max_path_mtu: queried.as_ref().and_then(|p| p.active_mtu).map(Mtu::bytes),
+            chosen_gid_index: choice.chosen_index,
+            gid_reason: choice.reason,
+            gids: choice.entries,
             pkeys: port.pkeys.iter().map(|&(index, pkey)| PkeyRow { index, pkey }).collect(),
         }
+    }
+
+    /// How large packets can be from here, and what would make them larger.
+    fn path_mtu_text(&self) -> Option<String> {
+        let max = self.max_path_mtu?;
+        let mut text = format!("at most {max}: the lower active_mtu of both ends");
+        let possible = self.attributes.as_ref().and_then(|a| a.max_mtu).filter(|&possible| possible > max);
+        if let (Some(possible), Some(netdev), Some(mtu)) = (possible, &self.netdev, self.netdev_mtu) {
+            text += &format!(
+                "; {netdev} has an MTU of {mtu}, and {possible} needs headers on top: ip link set {netdev} mtu {}",
+                possible + ROOM_FOR_HEADERS
+            );
+        }
+        Some(text)
     }
 
     /// State and limits; as far as they are known without opening the device, if it could not be.
@@ -186,7 +223,10 @@ impl fmt::Display for InfoReport {
         for (i, device) in self.devices.iter().enumerate() {
             write!(f, "{}{device}", if i == 0 { "" } else { "\n" })?;
         }
-        Ok(())
+        writeln!(f, "\nhost")?;
+        line(f, 1, "netns_mode", &or_dash(self.host.netns_mode.as_ref()))?;
+        line(f, 1, "memlock", &self.host.memlock_text())?;
+        self.host.notes.iter().try_for_each(|note| line(f, 1, "note", note))
     }
 }
 
@@ -243,6 +283,9 @@ impl fmt::Display for PortReport {
         if let Some(netdev) = &self.netdev {
             line(f, 2, "netdev", netdev)?;
         }
+        if let Some(text) = self.path_mtu_text() {
+            line(f, 2, "path_mtu", &text)?;
+        }
         for row in &self.pkeys {
             line(f, 2, &format!("pkey[{}]", row.index), &format!("{:#06x}", row.pkey))?;
         }
@@ -252,6 +295,10 @@ impl fmt::Display for PortReport {
                 Some(_) => format!("{}, {}, {}", row.gid, row.r#type, row.netdev_text()),
             };
             line(f, 2, &format!("gid[{}]", row.index), &value)?;
+        }
+        match self.chosen_gid_index {
+            Some(index) => line(f, 2, "chosen gid", &format!("index {index}: {}", self.gid_reason))?,
+            None => line(f, 2, "chosen gid", &format!("none: {}", self.gid_reason))?,
         }
         Ok(())
     }

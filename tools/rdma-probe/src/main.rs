@@ -8,6 +8,7 @@ mod engine;
 mod exchange;
 mod failure;
 mod gids;
+mod host;
 mod info;
 mod list;
 mod output;
@@ -70,7 +71,7 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
         },
         Command::Gids(args) => {
             let devices = asked_for(&linux, args.device.device.as_deref());
-            finish(&mut output, devices.map(|devices| gids::GidsReport::of(&linux, &devices, args.want())))
+            finish(&mut output, devices.and_then(|devices| gids::look(&linux, &devices, args.want())))
         }
         Command::Watch(args) => {
             let stop = stop_on_signals()?;

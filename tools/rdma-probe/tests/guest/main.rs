@@ -6,8 +6,10 @@
 mod against_c;
 mod bad_peer;
 mod failures;
+mod hosts;
 mod itself;
 mod own_device;
+mod pairs;
 mod shows;
 mod support;
 mod watches;
@@ -24,7 +26,16 @@ fn main() -> ExitCode {
     // Two processes at a time are enough for a guest with two processors.
     arguments.test_threads = Some(1);
     let device = Device::from_env();
-    let all = [against_c::TESTS, bad_peer::TESTS, failures::TESTS, itself::TESTS, shows::TESTS, watches::TESTS];
+    let all = [
+        against_c::TESTS,
+        bad_peer::TESTS,
+        failures::TESTS,
+        hosts::TESTS,
+        itself::TESTS,
+        pairs::TESTS,
+        shows::TESTS,
+        watches::TESTS,
+    ];
     let trials = all.into_iter().flatten().map(|&(name, test)| trial(name, test, device.clone())).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -12,6 +12,11 @@ pub struct OwnDevice {
 
 impl OwnDevice {
     pub fn new(name: &str, subnet: u8) -> Self {
+        Self::with_mac(name, subnet, &format!("02:00:00:77:{subnet:02x}:01"))
+    }
+
+    /// The device's GUID is made of the link's address.
+    pub fn with_mac(name: &str, subnet: u8, mac: &str) -> Self {
         if !nix::unistd::geteuid().is_root() {
             skip("only root can make a device");
         }
@@ -19,7 +24,7 @@ impl OwnDevice {
         let netdev = own.netdev.as_str();
         own.tear_down();
         let made = sh(&format!(
-            "ip link add {netdev} type dummy && ip addr add 10.77.{subnet}.1/24 dev {netdev} && ip link set {netdev} up \
+            "ip link add {netdev} address {mac} type dummy && ip addr add 10.77.{subnet}.1/24 dev {netdev} && ip link set {netdev} up \
              && rdma link add {name} type rxe netdev {netdev}"
         ));
         if !made.status.success() {
