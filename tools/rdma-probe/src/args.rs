@@ -1,8 +1,10 @@
 //! The command line.
 
 use crate::failure::EXIT_CODES;
-use clap::{ArgAction, Args, Parser, Subcommand};
-use ironverbs::{Gid, GidWant, Mtu, PortNum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use ironverbs::{Gid, GidWant, Mtu, PortNum, RnrTimer};
+use serde::Serialize;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,7 +47,7 @@ pub enum Command {
     /// Show the GID tables, mark the GID that `ping` would use, and say why
     #[command(after_help = EXIT_CODES)]
     Gids(Gids),
-    /// Send messages to and fro through a device; speaks with ibv_rc_pingpong, too
+    /// Send messages to and fro through a device; speaks with ibv_rc_pingpong and its sisters, too
     #[command(after_help = PING_NOTES)]
     Ping(Ping),
     /// Print asynchronous events of a device, or of every device, as they come
@@ -108,8 +110,10 @@ pub struct Watch {
 
 const PING_NOTES: &str = concat!(
     "Without HOST, ping is the server and waits for a client; with HOST, it is the client. Either end may be\n",
-    "ibv_rc_pingpong. Nothing is negotiated: both ends need the same --size, --iters, --mtu and --sl.\n\n",
+    "ibv_rc_pingpong, or with --transport its sister of that name. Nothing is negotiated: both ends need the same\n",
+    "--transport, --size, --iters, --mtu and --sl.\n\n",
     "With --check, every byte of every message is verified, in both roles and with either kind of peer.\n\n",
+    "UC and UD do not send again what is lost: one lost message ends the ping with exit code 5.\n\n",
     "Exit codes: 0 success, 2 usage, 3 no device, 4 not permitted, 5 peer, 6 data mismatch, 7 device, 8 output,\n",
     "9 the device was removed, 130 interrupted; see rdma-probe --help.",
 );
@@ -123,6 +127,9 @@ pub struct Ping {
     /// Be both ends, in this process, on one device
     #[arg(long)]
     pub loopback: bool,
+    /// Transport service: reliable or unreliable connection
+    #[arg(short = 't', long, value_enum, default_value = "rc")]
+    pub transport: Transport,
     /// Device, by name or kernel index [default: the first usable one with an active port]
     #[arg(short, long, value_name = "DEV", visible_alias = "ib-dev")]
     pub device: Option<String>,
@@ -135,9 +142,9 @@ pub struct Ping {
     /// Index into the port's GID table [default: chosen, and the reason shown]
     #[arg(short, long, value_name = "INDEX", visible_alias = "gid-idx")]
     pub gid_index: Option<u8>,
-    /// Bytes of a message; k, M and G stand for powers of 1024
-    #[arg(short, long, value_name = "BYTES", default_value = "4096", value_parser = size)]
-    pub size: u32,
+    /// Bytes of a message; k, M and G stand for powers of 1024 [default: 4096; for datagrams 1024]
+    #[arg(short, long, value_name = "BYTES", value_parser = size)]
+    pub size: Option<u32>,
     /// Messages each way
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub iters: u64,
@@ -150,6 +157,13 @@ pub struct Ping {
     /// Service level
     #[arg(short = 'l', long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=15))]
     pub sl: u8,
+    /// How long the peer waits after it found no receive posted here, as a code: 1 is 0.01 ms, 12 is 0.64 ms, 31 is
+    /// 491.52 ms, and 0 is 655.36 ms, the longest
+    #[arg(long, value_name = "CODE", default_value = "12", value_parser = rnr_timer, hide_default_value = true)]
+    pub min_rnr_timer: RnrTimer,
+    /// Retries when the peer has no receive posted, 0 to 6; 7 retries without end
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..=7))]
+    pub rnr_retry: u8,
     /// Sleep until a completion comes, instead of polling
     #[arg(short, long, action = ArgAction::SetTrue)]
     pub events: bool,
@@ -165,6 +179,89 @@ pub struct Ping {
     /// Address on which the server listens [default: all]
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["host", "loopback"])]
     pub bind: Option<IpAddr>,
+}
+
+/// Transport service of a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// Reliable connection, as ibv_rc_pingpong
+    Rc,
+    /// Unreliable connection, as ibv_uc_pingpong
+    Uc,
+}
+
+impl Transport {
+    /// In capitals, as people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+        }
+    }
+
+    /// Whether what is lost is sent again.
+    pub fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc)
+    }
+
+    /// Whether a message is one packet.
+    pub fn is_datagram(self) -> bool {
+        false
+    }
+
+    fn default_size(self) -> u32 {
+        4096
+    }
+}
+
+/// As on the command line, and in the names of the C tools.
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rc => "rc",
+            Self::Uc => "uc",
+        })
+    }
+}
+
+impl Ping {
+    /// Bytes of a message.
+    pub fn size(&self) -> u32 {
+        self.size.unwrap_or_else(|| self.transport.default_size())
+    }
+
+    /// What about the options may surprise.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let timer = self.min_rnr_timer;
+        if timer.wait() > LONG_RNR_WAIT {
+            notes.push(format!(
+                "--min-rnr-timer {} stands for {:?}: so long does the peer wait each time it finds no receive here; 12 is \
+                 0.64 ms",
+                timer.code(),
+                timer.wait()
+            ));
+        }
+        if self.rnr_retry == ENDLESS_RNR_RETRIES {
+            notes.push(
+                "--rnr-retry 7 is without end: a peer that posts no receive is found out by --timeout alone".to_owned(),
+            );
+        }
+        notes
+    }
+}
+
+/// A longer wait for a receive is felt.
+const LONG_RNR_WAIT: Duration = Duration::from_millis(50);
+
+/// `rnr_retry` without end (IB spec 9.7.5.2.8).
+pub const ENDLESS_RNR_RETRIES: u8 = 7;
+
+fn rnr_timer(text: &str) -> Result<RnrTimer, String> {
+    let code: u8 = text.parse().map_err(|_| "a code from 0 to 31".to_owned())?;
+    RnrTimer::from_code(code).map_err(|e| e.to_string())
 }
 
 fn port_num(text: &str) -> Result<PortNum, String> {
@@ -225,7 +322,7 @@ mod tests {
     #[test]
     fn defaults_are_those_of_ibv_rc_pingpong() {
         let p = ping("rdma-probe ping");
-        assert_eq!((p.port, p.size, p.iters, p.rx_depth, p.sl), (18515, 4096, 1000, 500, 0));
+        assert_eq!((p.port, p.size(), p.iters, p.rx_depth, p.sl), (18515, 4096, 1000, 500, 0));
         assert_eq!((p.ib_port, p.events, p.check, p.host), (PortNum::ONE, false, false, None));
     }
 

@@ -9,7 +9,9 @@ use ironverbs::{AccessFlags, Mr, Pd, Sge};
 /// As in `ibv_rc_pingpong`, all receives point to one buffer: one message is under way at a time. Without checking, that
 /// buffer is also what is sent, so this end sends back what it received.
 pub struct Buffers {
+    /// Holds what the device puts in front of a message, and the message.
     received: Mr,
+    header: usize,
     /// A message of its own for each round, and the check of each message that arrives.
     checked: Option<Checked>,
     /// Holds a message that is copied into its work request.
@@ -41,13 +43,13 @@ pub struct CheckOutcome {
 }
 
 impl Buffers {
-    /// For messages of `size` bytes, `rounds` of them each way.
-    pub fn new(pd: &Pd, role: Role, size: u32, rounds: u64, check: bool) -> Result<Self, Failure> {
-        let bytes = size as usize;
-        let mut received = pd.alloc_mr(bytes, AccessFlags::LOCAL_WRITE)?;
+    /// For messages of `size` bytes, `rounds` of them each way. They arrive with `header` bytes in front.
+    pub fn new(pd: &Pd, role: Role, size: u32, header: u32, rounds: u64, check: bool) -> Result<Self, Failure> {
+        let (bytes, header) = (size as usize, header as usize);
+        let mut received = pd.alloc_mr(header + bytes, AccessFlags::LOCAL_WRITE)?;
         let mut first = vec![0; bytes];
         initial_echo_buffer(&mut first);
-        received.write(0, &first)?;
+        received.write(header, &first)?;
         let checked = match check {
             false => None,
             true => Some(Checked {
@@ -56,12 +58,12 @@ impl Buffers {
                 scratch: first,
             }),
         };
-        Ok(Self { received, checked, inline: Vec::new() })
+        Ok(Self { received, header, checked, inline: Vec::new() })
     }
 
     /// Copy messages into their work requests from now on.
     pub fn send_inline(&mut self) {
-        self.inline = vec![0; self.received.len_bytes()];
+        self.inline = vec![0; self.received.len_bytes() - self.header];
     }
 
     /// Where each message goes that arrives.
@@ -72,11 +74,11 @@ impl Buffers {
     /// Makes the message of `round`.
     #[inline]
     pub fn message(&mut self, round: u64) -> Result<Message<'_>, Failure> {
-        let Self { received, checked, inline } = self;
+        let Self { received, header, checked, inline } = self;
         match checked {
-            None if inline.is_empty() => Ok(Message::Registered(received.sge(..)?)),
+            None if inline.is_empty() => Ok(Message::Registered(received.sge(*header..)?)),
             None => {
-                received.read(0, inline)?;
+                received.read(*header, inline)?;
                 Ok(Message::Inline(inline))
             }
             Some(Checked { to_send, check, scratch }) if inline.is_empty() => {
@@ -97,7 +99,7 @@ impl Buffers {
         match &mut self.checked {
             None => Ok(Ok(())),
             Some(Checked { check, scratch, .. }) => {
-                self.received.read(0, scratch)?;
+                self.received.read(self.header, scratch)?;
                 Ok(check.check(round, scratch))
             }
         }

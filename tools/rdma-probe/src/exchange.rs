@@ -1,4 +1,4 @@
-//! The TCP conversation before the ping, in both roles, as `ibv_rc_pingpong` holds it.
+//! The TCP conversation before the ping, in both roles, as `ibv_rc_pingpong` and its sisters hold it.
 //!
 //! ```text
 //! client                      server
@@ -10,6 +10,8 @@
 //!   close                       close
 //!   moves its queue pair
 //! ```
+//!
+//! With a shared receive queue, each side sends 256 records instead of one; those beyond its queue pairs are zero.
 //!
 //! The C tools read a record with one `read()` and take nothing but all of it, so a record is sent in one `write()`.
 //! This side reads in a loop, and every step has a deadline.
@@ -63,22 +65,22 @@ impl<'a> Conversation<'a> {
         self.peer
     }
 
-    /// The client's part: sends `local`, returns the server's address.
-    pub fn client(mut self, local: &Address) -> Result<Address> {
-        self.send(&local.encode())?;
-        let remote = self.receive_record("the server's record")?;
+    /// The client's part: sends `local`, returns as many addresses of the server.
+    pub fn client(mut self, local: &[Address]) -> Result<Vec<Address>> {
+        self.send(&wire::encode_all(local))?;
+        let remote = self.receive_records(local.len(), "what the server sends")?;
         self.send(DONE)?;
         Ok(remote)
     }
 
-    /// The first half of the server's part: the client's address.
-    pub fn server_receive(&mut self) -> Result<Address> {
-        self.receive_record("the client's record")
+    /// The first half of the server's part: `count` addresses of the client.
+    pub fn server_receive(&mut self, count: usize) -> Result<Vec<Address>> {
+        self.receive_records(count, "what the client sends")
     }
 
     /// The second half of the server's part: answers with `local`, and waits until the client has it.
-    pub fn server_answer(mut self, local: &Address) -> Result<()> {
-        self.send(&local.encode())?;
+    pub fn server_answer(mut self, local: &[Address]) -> Result<()> {
+        self.send(&wire::encode_all(local))?;
         let mut done = [0; DONE.len()];
         self.receive(&mut done, "\"done\\0\"", |_| Ok(()))?;
         if &done != DONE {
@@ -87,10 +89,11 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    fn receive_record(&mut self, what: &'static str) -> Result<Address> {
-        let mut record = [0; RECORD_LEN];
-        self.receive(&mut record, what, wire::check_prefix)?;
-        Address::decode(&record).map_err(|source| self.garbage(&record, source))
+    fn receive_records(&mut self, count: usize, what: &'static str) -> Result<Vec<Address>> {
+        let mut records = vec![0; count * RECORD_LEN];
+        self.receive(&mut records, what, wire::check_records)?;
+        let (records, _) = records.as_chunks::<RECORD_LEN>();
+        records.iter().map(|record| Address::decode(record).map_err(|source| self.garbage(record, source))).collect()
     }
 
     /// Fills `buf`. `check` sees everything that has come so far, so that a wrong beginning need not be waited out.

@@ -190,7 +190,8 @@ fn completion_kind(is_send: bool, status: WcStatus) -> Kind {
 fn completion_hint(is_send: bool, status: WcStatus) -> Option<&'static str> {
     Some(match status {
         WcStatus::RETRY_EXC_ERR => {
-            "did the peer end, is UDP port 4791 open both ways, and do both ends use the same --mtu and matching GIDs?"
+            "did the peer end, is UDP port 4791 open both ways, and do both ends use the same --transport, --mtu and \
+             matching GIDs?"
         }
         WcStatus::RNR_RETRY_EXC_ERR => "the peer posts no receives: is it still running?",
         WcStatus::LOC_LEN_ERR | WcStatus::LOC_QP_OP_ERR if !is_send => "do both ends use the same --size?",

@@ -1,5 +1,6 @@
 //! What a ping found out, for people and for programs.
 
+use crate::args::Transport;
 use crate::buffers::CheckOutcome;
 use crate::payload::Peer;
 use crate::stats::{LatencySummary, Rate};
@@ -14,6 +15,8 @@ use std::net::Ipv6Addr;
 pub struct PingReport {
     /// Which end this was.
     pub role: PingRole,
+    /// Transport service.
+    pub transport: Transport,
     /// The device's name.
     pub device: String,
     /// The kernel's index of the device.
@@ -34,6 +37,8 @@ pub struct PingReport {
     pub iterations: u64,
     /// Receives kept posted.
     pub rx_depth: u32,
+    /// Queue pairs of each end.
+    pub queue_pairs: u32,
     /// Whether completions were slept for, and not polled for.
     pub events: bool,
     /// The peer's TCP address; none in a loopback.
@@ -50,6 +55,8 @@ pub struct PingReport {
     pub latency: Option<LatencySummary>,
     /// How the payload checks went; none without --check.
     pub check: Option<CheckReport>,
+    /// What about the options may surprise, for people.
+    pub notes: Vec<String>,
 }
 
 /// Which end a ping was.
@@ -168,6 +175,7 @@ mod tests {
             LatencySummary { samples: 500, min_ns: 400_000, median_ns: 450_000, p99_ns: 700_000, max_ns: 1_234_567 };
         let mut report = PingReport {
             role: PingRole::Client,
+            transport: Transport::Rc,
             device: "rxe0".into(),
             device_index: Some(0),
             port: 1,
@@ -178,6 +186,7 @@ mod tests {
             size_bytes: 4096,
             iterations: 1000,
             rx_depth: 500,
+            queue_pairs: 1,
             events: false,
             peer_tcp: None,
             local: address,
@@ -186,6 +195,7 @@ mod tests {
             rate: Rate::of(500, 4096, Duration::from_millis(250)),
             latency: Some(latency),
             check: CheckReport::of([CheckOutcome { peer: Peer::Echoes, messages: 500 }], 4096),
+            notes: Vec::new(),
         };
         let expected = "\
 4096000 bytes in 0.25 seconds = 131.07 Mbit/sec (16.38 MB/sec)

@@ -18,8 +18,8 @@ pub const RECORD_LEN: usize = 52;
 /// What the client sends once it has the server's record, NUL included.
 pub const DONE: &[u8; 5] = b"done\0";
 
-/// Where one end of the connection is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where one end of the connection is. The default, all zero, is what fills records beyond those that are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Address {
     /// Local identifier of the port; zero on Ethernet.
     pub lid: Lid,
@@ -79,6 +79,16 @@ pub fn check_prefix(bytes: &[u8]) -> Result<(), RecordError> {
         }
     }
     Ok(())
+}
+
+/// Whether `bytes` can be the beginning of records. The last one may be incomplete; those before it are complete.
+pub fn check_records(bytes: &[u8]) -> Result<(), RecordError> {
+    bytes.chunks(RECORD_LEN).try_for_each(check_prefix)
+}
+
+/// The records of these addresses.
+pub fn encode_all(addresses: &[Address]) -> Vec<u8> {
+    addresses.iter().flat_map(Address::encode).collect()
 }
 
 impl Address {

@@ -1,7 +1,7 @@
 //! How a conversation fails.
 
 use crate::failure::{Failure, Kind};
-use crate::wire::RecordError;
+use crate::wire::{RECORD_LEN, RecordError};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -116,8 +116,11 @@ impl From<ExchangeError> for Failure {
                 (Kind::Peer, Some("another program has the port: choose another with --port"))
             }
             E::NobodyCame { .. } => (Kind::Peer, Some("start the client, or wait longer with --connect-timeout")),
-            E::Garbage { .. } | E::NotDone { .. } => {
-                (Kind::Peer, Some("the peer must be `rdma-probe ping` or ibv_rc_pingpong"))
+            E::Garbage { .. } => (Kind::Peer, Some("the peer must be `rdma-probe ping` or one of the C pingpongs")),
+            E::NotDone { .. } => (Kind::Peer, Some("a peer that sends more than one record wants --transport srq")),
+            // One record, whole, and no more: that is all that the others send.
+            E::Silent { got, need, .. } if *got == RECORD_LEN && need > got => {
+                (Kind::Peer, Some("so much does a peer send that was not started with --transport srq"))
             }
             _ => (Kind::Peer, None),
         };

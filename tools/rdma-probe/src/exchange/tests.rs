@@ -13,15 +13,20 @@ fn address(n: u32) -> Address {
     Address { lid: Lid(n as u16), qpn: Qpn::new(n).unwrap(), psn: Psn::new(n * 2).unwrap(), gid: Gid([n as u8; 16]) }
 }
 
+fn one(addresses: Vec<Address>) -> Address {
+    assert_eq!(addresses.len(), 1);
+    addresses[0]
+}
+
 /// Runs our client against a server made of `serve`.
 fn client_against(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     let listener = TcpListener::bind((LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = thread::spawn(move || serve(listener.accept().unwrap().0));
     let stop = Stop::never().unwrap();
-    let answer = Conversation::connect("127.0.0.1", port, limits(200), &stop)?.client(&address(7));
+    let answer = Conversation::connect("127.0.0.1", port, limits(200), &stop)?.client(&[address(7)]);
     server.join().unwrap();
-    answer
+    answer.map(one)
 }
 
 /// Runs our server against a client made of `talk`.
@@ -31,7 +36,8 @@ fn server_against(talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Addre
     let client = thread::spawn(move || talk(TcpStream::connect(local).unwrap()));
     let stop = Stop::never().unwrap();
     let mut conversation = listener.accept(limits(200), &stop)?;
-    let answer = conversation.server_receive().and_then(|a| conversation.server_answer(&address(9)).map(|()| a));
+    let answer =
+        conversation.server_receive(1).and_then(|a| conversation.server_answer(&[address(9)]).map(|()| one(a)));
     client.join().unwrap();
     answer
 }
@@ -177,12 +183,12 @@ fn a_refused_connection_is_tried_again_for_a_moment() {
         thread::sleep(Duration::from_millis(120));
         let stop = Stop::never().unwrap();
         let mut c = Listener::bind(Some(LOCALHOST), port).unwrap().accept(limits(2000), &stop).unwrap();
-        c.server_receive().unwrap();
-        c.server_answer(&address(9)).unwrap();
+        c.server_receive(1).unwrap();
+        c.server_answer(&[address(9)]).unwrap();
     });
     let stop = Stop::never().unwrap();
     let client = Conversation::connect("127.0.0.1", port, limits(2000), &stop).unwrap();
-    assert_eq!(client.client(&address(7)).unwrap(), address(9));
+    assert_eq!(client.client(&[address(7)]).unwrap(), [address(9)]);
     late.join().unwrap();
 
     match Conversation::connect("127.0.0.1", port, limits(100), &stop) {
@@ -196,4 +202,51 @@ fn an_unknown_host_is_told() {
     let stop = Stop::never().unwrap();
     let error = Conversation::connect("no such host.invalid", 1, limits(5000), &stop).err();
     assert!(matches!(error, Some(ExchangeError::Resolve { .. })), "{error:?}");
+}
+
+#[test]
+fn many_records_are_exchanged_whole() {
+    let many = |from: u32| (from..from + 256).map(address).collect::<Vec<_>>();
+    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let port = listener.local().port();
+    let server = thread::spawn(move || {
+        let stop = Stop::never().unwrap();
+        let mut c = listener.accept(limits(2000), &stop).unwrap();
+        let remote = c.server_receive(256).unwrap();
+        c.server_answer(&many(2000)).unwrap();
+        remote
+    });
+    let stop = Stop::never().unwrap();
+    let client = Conversation::connect("127.0.0.1", port, limits(2000), &stop).unwrap();
+    assert_eq!(client.client(&many(1000)).unwrap(), many(2000));
+    assert_eq!(server.join().unwrap(), many(1000));
+}
+
+/// One record where 256 are due is the other tools' way.
+#[test]
+fn a_peer_of_another_transport_is_told() {
+    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let port = listener.local().port();
+    let client = thread::spawn(move || {
+        let mut s = TcpStream::connect((LOCALHOST, port)).unwrap();
+        s.write_all(&address(7).encode()).unwrap();
+        until_closed(s);
+    });
+    let stop = Stop::never().unwrap();
+    let mut c = listener.accept(limits(100), &stop).unwrap();
+    let error = c.server_receive(256).unwrap_err();
+    drop(c);
+    client.join().unwrap();
+    let failure = crate::failure::Failure::from(error);
+    assert!(
+        failure.to_string().contains("52 of the 13312") && failure.to_string().contains("--transport"),
+        "{failure}"
+    );
+
+    let error = server_against(|mut s| {
+        s.write_all(&[address(7).encode(), address(8).encode()].concat()).unwrap();
+        until_closed(s);
+    });
+    let failure = crate::failure::Failure::from(error.unwrap_err());
+    assert!(failure.to_string().contains("--transport srq"), "{failure}");
 }

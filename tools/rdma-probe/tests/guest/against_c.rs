@@ -1,4 +1,4 @@
-//! rdma-probe and ibv_rc_pingpong, in both roles.
+//! rdma-probe and the C pingpongs, in both roles.
 
 use crate::Test;
 use crate::support::{Device, Ended, Run, fresh_port, same, until_listening};
@@ -16,6 +16,8 @@ pub const TESTS: &[Test] = &[
     ("against_c::shallow_receive_queues", shallow_receive_queues),
     ("against_c::other_path_mtus", other_path_mtus),
     ("against_c::service_level", |d| both_roles(d, &["-c", "-l", "3"], &["-l", "3"])),
+    ("against_c::rc", |d| transport(d, "rc")),
+    ("against_c::uc", |d| transport(d, "uc")),
 ];
 
 const SIZES: [(&str, u64); 6] = [("1", 100), ("64", 100), ("1024", 100), ("4096", 100), ("65536", 30), ("1048576", 5)];
@@ -54,14 +56,37 @@ fn other_path_mtus(device: &Device) {
     }
 }
 
-/// One ping between both; ours must report what it did, and the C tool must be content.
+/// With the peers' own sizes, and as many iterations as people use; then with events on one end each.
+fn transport(device: &Device, transport: &str) {
+    for role in [Role::Client, Role::Server] {
+        for (iterations, n) in [("500", 500), ("5000", 5000)] {
+            ping_over(transport, device, role, &["-n", iterations, "-c"], &["-n", iterations], n);
+        }
+        let n = ["-n", "100"];
+        ping_over(transport, device, role, &[&n[..], &["-e", "-c"]].concat(), &[&n[..], &["-c"]].concat(), 100);
+        ping_over(
+            transport,
+            device,
+            role,
+            &[&n[..], &["-c", "-s", "1"]].concat(),
+            &[&n[..], &["-e", "-s", "1"]].concat(),
+            100,
+        );
+    }
+}
+
 fn ping(device: &Device, role: Role, ours: &[&str], theirs: &[&str], iterations: u64) {
+    ping_over("rc", device, role, ours, theirs, iterations);
+}
+
+/// One ping between both; ours must report what it did, and the C tool must be content.
+fn ping_over(transport: &str, device: &Device, role: Role, ours: &[&str], theirs: &[&str], iterations: u64) {
     let port = fresh_port();
-    let here = ["ping", "--json", "-d", &device.name, "-p", &port];
+    let here = ["ping", "--json", "-d", &device.name, "-p", &port, "--transport", transport];
     let there = ["-d", &device.name, "-g", &device.gid_index, "-p", &port];
     let (probe, c) = match role {
         Role::Client => {
-            let c = Run::start_c([&there[..], theirs].concat());
+            let c = Run::start_c(transport, [&there[..], theirs].concat());
             until_listening(&port);
             let probe = Run::probe([&here[..], ours, &["127.0.0.1"]].concat());
             (probe, c.end())
@@ -69,7 +94,7 @@ fn ping(device: &Device, role: Role, ours: &[&str], theirs: &[&str], iterations:
         Role::Server => {
             let probe = Run::start_probe([&here[..], ours].concat());
             until_listening(&port);
-            let c = Run::start_c([&there[..], theirs, &["127.0.0.1"]].concat()).end();
+            let c = Run::start_c(transport, [&there[..], theirs, &["127.0.0.1"]].concat()).end();
             (probe.end(), c)
         }
     };

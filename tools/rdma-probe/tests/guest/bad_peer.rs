@@ -8,7 +8,9 @@
 
 use crate::Test;
 use crate::support::{Device, Run};
-use ironverbs::{AccessFlags, Context, Cq, Endpoint, Gid, GidIndex, Lid, Mtu, Psn, QpBuilder, Qpn, Sge, WrFlags};
+use ironverbs::{
+    AccessFlags, Context, Cq, Endpoint, Gid, GidIndex, Lid, Mtu, PreparedQp, Psn, QpBuilder, Qpn, Sge, WrFlags,
+};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::thread;
@@ -75,17 +77,7 @@ fn serve(listener: &TcpListener, device: &str, gid_index: u8, mut spoil: impl Fn
     // SAFETY: see the module.
     unsafe { batch.submit() }.unwrap();
 
-    let (mut tcp, _) = listener.accept().unwrap();
-    let mut record = [0; 52];
-    tcp.read_exact(&mut record).unwrap();
-    let local = qp.endpoint();
-    let mut options = qp.connect_options();
-    options.path_mtu = Some(Mtu::B1024);
-    let mut qp = qp.connect_with(&remote(&record), &options).unwrap();
-    let gid: String = local.gid.unwrap().0.iter().map(|b| format!("{b:02x}")).collect();
-    tcp.write_all(format!("0000:{:06x}:{:06x}:{gid}\0", local.qpn.get(), local.psn.get()).as_bytes()).unwrap();
-    tcp.read_exact(&mut [0; 5]).unwrap();
-
+    let mut qp = introduce(listener, qp);
     for round in 0.. {
         if !completes(&mut cq) {
             return;
@@ -102,6 +94,32 @@ fn serve(listener: &TcpListener, device: &str, gid_index: u8, mut spoil: impl Fn
             return;
         }
     }
+}
+
+/// A server that connects and never posts a receive. Ends when the client does.
+pub fn never_receive(listener: &TcpListener, device: &str, gid_index: u8) {
+    let context = Context::open(device).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(16).unwrap();
+    let qp = QpBuilder::rc(&pd, &cq, &cq).gid_index(GidIndex(gid_index)).build().unwrap();
+    let qp = introduce(listener, qp);
+    thread::sleep(Duration::from_secs(4));
+    drop(qp);
+}
+
+/// The TCP conversation, and both queue pairs connected.
+fn introduce(listener: &TcpListener, qp: PreparedQp) -> ironverbs::Qp {
+    let (mut tcp, _) = listener.accept().unwrap();
+    let mut record = [0; 52];
+    tcp.read_exact(&mut record).unwrap();
+    let local = qp.endpoint();
+    let mut options = qp.connect_options();
+    options.path_mtu = Some(Mtu::B1024);
+    let qp = qp.connect_with(&remote(&record), &options).unwrap();
+    let gid: String = local.gid.unwrap().0.iter().map(|b| format!("{b:02x}")).collect();
+    tcp.write_all(format!("0000:{:06x}:{:06x}:{gid}\0", local.qpn.get(), local.psn.get()).as_bytes()).unwrap();
+    tcp.read_exact(&mut [0; 5]).unwrap();
+    qp
 }
 
 fn send(qp: &mut ironverbs::Qp, sge: Sge) -> bool {

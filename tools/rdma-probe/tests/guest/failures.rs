@@ -1,6 +1,7 @@
 //! Everything that can go wrong has its exit code and its message, and nothing hangs.
 
 use crate::Test;
+use crate::itself::TRANSPORTS;
 use crate::support::{Device, JsonFile, Run, fresh_port, probe, skip, until_listening};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -25,6 +26,10 @@ pub const TESTS: &[Test] = &[
     ("failures::a_peer_that_nobody_has_heard_of", unreachable_gid),
     ("failures::other_sizes_at_both_ends", other_sizes),
     ("failures::more_iterations_than_the_peer", more_iterations),
+    ("failures::another_transport_at_the_peer", other_transports),
+    ("failures::another_transport_at_a_c_peer", other_transport_in_c),
+    ("failures::a_peer_that_never_posts_a_receive", receiver_never_ready),
+    ("failures::options_that_surprise", surprising_options),
     ("failures::the_server_is_killed", |d| peer_is_killed(d, true, &[])),
     ("failures::the_client_is_killed", |d| peer_is_killed(d, false, &[])),
     ("failures::the_server_is_killed_while_sleeping", |d| peer_is_killed(d, true, &["-e"])),
@@ -199,6 +204,70 @@ fn more_iterations(device: &Device) {
     until_listening(&port);
     Run::probe([&common[..], &["-n", "20", "127.0.0.1"]].concat()).expect_failure(5, &[]);
     server.end();
+}
+
+/// Both ends end within their deadlines and say what may be wrong.
+fn other_transports(device: &Device) {
+    for server_speaks in TRANSPORTS {
+        for client_speaks in TRANSPORTS.into_iter().filter(|t| *t != server_speaks) {
+            let port = fresh_port();
+            let common = ["ping", "-d", &device.name, "-p", &port, "-n", "10", "-s", "64", "--timeout", "2", "-t"];
+            let server = Run::start_probe([&common[..], &[server_speaks]].concat());
+            until_listening(&port);
+            let client = Run::probe([&common[..], &[client_speaks, "127.0.0.1"]].concat());
+            let client = client.expect_failure(5, &["--transport"]);
+            let server = server.end().expect_failure(5, &[]);
+            assert!(client.took < Duration::from_secs(20) && server.took < Duration::from_secs(20), "{client:#?}");
+        }
+    }
+    nothing_left(device);
+}
+
+fn other_transport_in_c(device: &Device) {
+    for ours in TRANSPORTS {
+        for theirs in TRANSPORTS.into_iter().filter(|t| *t != ours) {
+            let port = fresh_port();
+            let mut c = Run::start_c(theirs, ["-d", &device.name, "-g", &device.gid_index, "-p", &port, "-s", "64"]);
+            until_listening(&port);
+            let name = device.name.as_str();
+            let probe =
+                Run::probe(["ping", "-d", name, "-p", &port, "-s", "64", "--timeout", "2", "-t", ours, "127.0.0.1"]);
+            probe.expect_failure(5, &["--transport"]);
+            c.kill();
+            c.end();
+        }
+    }
+}
+
+/// A server in the manner of ibv_rc_pingpong whose queue pair has no receive: the client's device asks again and again.
+fn receiver_never_ready(device: &Device) {
+    let ping = |retries: &str| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let (name, index) = (device.name.clone(), device.gid_index.parse().unwrap());
+        let server = thread::spawn(move || crate::bad_peer::never_receive(&listener, &name, index));
+        let name = device.name.as_str();
+        let common = ["ping", "-d", name, "-p", &port, "-s", "64", "-n", "3", "--timeout", "3", "--rnr-retry", retries];
+        let ended = Run::probe([&common[..], &["127.0.0.1"]].concat());
+        server.join().unwrap();
+        ended
+    };
+    for retries in ["0", "1"] {
+        ping(retries).expect_failure(5, &["RNR_RETRY_EXC_ERR", "posts no receives"]);
+    }
+    let ended = ping("7").expect_failure(5, &["no completion came for 3s", "--rnr-retry 7"]);
+    assert!(ended.stdout.contains("note: --rnr-retry 7 is without end"), "{ended:#?}");
+}
+
+fn surprising_options(device: &Device) {
+    let name = device.name.as_str();
+    let common = ["ping", "--loopback", "-d", name, "-n", "3"];
+    let ended = Run::probe([&common[..], &["--min-rnr-timer", "0"]].concat()).expect(0);
+    assert!(ended.stdout.contains("note: --min-rnr-timer 0 stands for 655.36ms"), "{ended:#?}");
+    let ended = Run::probe([&common[..], &["--min-rnr-timer", "1"]].concat()).expect(0);
+    assert!(!ended.stdout.contains("note:"), "{ended:#?}");
+    Run::probe([&common[..], &["--min-rnr-timer", "32"]].concat()).expect(2);
+    Run::probe([&common[..], &["--rnr-retry", "8"]].concat()).expect(2);
 }
 
 /// Kills one end in the middle. The other one ends within its deadline, tells what it measured, and leaves nothing.

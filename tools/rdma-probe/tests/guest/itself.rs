@@ -14,6 +14,7 @@ pub const TESTS: &[Test] = &[
     ("itself::loopback_checked", |d| loopback(d, &["-c", "-s", "5000"])),
     ("itself::loopback_of_one_byte", |d| loopback(d, &["-c", "-s", "1", "-r", "1"])),
     ("itself::one_iteration", one_iteration),
+    ("itself::every_transport", every_transport),
     ("itself::two_processes_check_each_other", two_processes_check_each_other),
     ("itself::a_server_follows_the_address_family_of_its_client", follows_the_family),
     ("itself::long_runs_do_not_grow", long_runs_do_not_grow),
@@ -27,6 +28,27 @@ fn loopback(device: &Device, more: &[&str]) {
     same(json["result"]["latency"]["samples"].as_u64(), Some(200), &ended);
     if more.contains(&"-c") {
         same(json["result"]["check"]["messages"].as_u64(), Some(400), &ended);
+    }
+}
+
+/// The transports that ping knows, as its help lists them.
+pub const TRANSPORTS: [&str; 2] = ["rc", "uc"];
+
+fn every_transport(device: &Device) {
+    for transport in TRANSPORTS {
+        loopback(device, &["-t", transport, "-c"]);
+        loopback(device, &["-t", transport, "-c", "-e", "-s", "77"]);
+        let port = fresh_port();
+        let common = ["ping", "--json", "-d", &device.name, "-p", &port, "-t", transport, "-n", "300", "-c"];
+        let server = Run::start_probe(common);
+        until_listening(&port);
+        let client = Run::probe([&common[..], &["127.0.0.1"]].concat()).expect(0);
+        for end in [client, server.end().expect(0)] {
+            let json = end.json();
+            same(json["result"]["transport"].as_str(), Some(transport), &end);
+            same(json["result"]["completed_iterations"].as_u64(), Some(300), &end);
+            same(json["result"]["check"]["messages"].as_u64(), Some(300), &end);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Two devices with a network between them: `IRONVERBS_TEST_PEER` names the second one.
 
 use crate::Test;
+use crate::itself::TRANSPORTS;
 use crate::own_device::{must, sh};
 use crate::support::{Device, Run, fresh_port, skip, until_listening};
 use std::io::{Read, Write};
@@ -11,6 +12,7 @@ pub const TESTS: &[Test] = &[
     ("pairs::a_gid_that_does_not_answer", no_answer),
     ("pairs::a_gid_to_which_no_route_leads", no_route),
     ("pairs::links_with_different_mtus", different_mtus),
+    ("pairs::a_link_that_loses_messages", lossy_link),
 ];
 
 fn peer() -> String {
@@ -83,4 +85,34 @@ fn different_mtus(device: &Device) {
     let (server, client) = ping(&small, &[&large[..], &["-m", "4096"]].concat());
     client.expect_failure(5, &["--mtu"]);
     server.expect(5);
+}
+
+/// A reliable connection gets over it; on the others one lost message ends the ping, in time and with the reason.
+fn lossy_link(device: &Device) {
+    struct Lossy;
+    impl Drop for Lossy {
+        fn drop(&mut self) {
+            let _ = sh("tc qdisc del dev net0 root");
+        }
+    }
+    let peer = peer();
+    let _lossy = Lossy;
+    must("tc qdisc add dev net0 root netem loss 20%");
+    for transport in TRANSPORTS {
+        let port = fresh_port();
+        let common = ["ping", "-p", &port, "-s", "64", "-n", "200", "-c", "--timeout", "10", "-t", transport];
+        let server = Run::start_probe([&common[..], &["-d", &device.name]].concat());
+        until_listening(&port);
+        let client = Run::probe([&common[..], &["-d", &peer, "127.0.0.1"]].concat());
+        let server = server.end();
+        if ["rc", "srq"].contains(&transport) {
+            client.expect(0);
+            server.expect(0);
+        } else {
+            for end in [client, server] {
+                let end = end.expect_failure(5, &["does not send again what is lost"]);
+                assert!(end.took < Duration::from_secs(30), "{end:#?}");
+            }
+        }
+    }
 }

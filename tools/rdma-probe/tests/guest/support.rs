@@ -128,9 +128,9 @@ impl Run {
         Self::start(Command::new(probe()).args(args))
     }
 
-    /// Starts ibv_rc_pingpong, if it is installed.
-    pub fn start_c<'a>(args: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::start(Command::new("ibv_rc_pingpong").args(args))
+    /// Starts the C pingpong of that transport, if it is installed.
+    pub fn start_c<'a>(transport: &str, args: impl IntoIterator<Item = &'a str>) -> Self {
+        Self::start(Command::new(format!("ibv_{transport}_pingpong")).args(args))
     }
 
     pub fn start(command: &mut Command) -> Self {

@@ -1,0 +1,148 @@
+//! Where a ping takes place: a device and a port, opened and checked.
+
+use crate::args::Ping;
+use crate::choose;
+use crate::failure::{Failure, Kind};
+use crate::link::Link;
+use crate::wire::Address;
+use ironverbs::sys::Sys;
+use ironverbs::{
+    AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, GidWant, LinkLayer,
+    Mtu, Pd, PortAttr, PortState, PreparedQp, QpBuilder,
+};
+
+/// Longest message that is copied into its work request, where the device can do that. Longer ones gain nothing by it.
+const MAX_INLINE_BYTES: u32 = 128;
+
+/// What `ibv_rc_pingpong` uses unless told otherwise. Both ends need the same.
+const DEFAULT_MTU: Mtu = Mtu::B1024;
+
+/// The device and port, opened and checked.
+pub struct Place<'a> {
+    /// What was asked for.
+    pub args: &'a Ping,
+    /// The device.
+    pub context: Context,
+    /// Where all objects of the ping are made.
+    pub pd: Pd,
+    /// Path MTU of a connection.
+    pub mtu: Mtu,
+    port: PortAttr,
+}
+
+impl<'a> Place<'a> {
+    /// Opens the device, and looks whether it can do what was asked for.
+    pub fn open(sys: &dyn Sys, devices: &[DeviceInfo], args: &'a Ping) -> Result<Self, Failure> {
+        let device = choose::usable(devices, args.device.as_deref())?;
+        let cannot_open = |e| Failure::from(e).during(format_args!("cannot open {}", device.name));
+        let context = Context::open_on(sys, device).map_err(cannot_open)?;
+        let port = context.query_port(args.ib_port)?;
+        check_port(&context, args, &port)?;
+        let mtu = path_mtu(args, &port)?;
+        let pd = context.alloc_pd()?;
+        Ok(Self { args, context, pd, port, mtu })
+    }
+
+    /// Whether peers are reached by GID only.
+    pub fn is_ethernet(&self) -> bool {
+        self.port.link_layer == LinkLayer::Ethernet
+    }
+
+    /// Whether the device is a kernel thread.
+    pub fn is_software_device(&self) -> bool {
+        self.context.info().driver == Some(DriverId::RXE)
+    }
+
+    /// Bytes of a message to copy into its work request, or none.
+    pub fn inline_bytes(&self) -> u32 {
+        let size = self.args.size();
+        if size <= MAX_INLINE_BYTES { size } else { 0 }
+    }
+
+    /// Adds the port, and the GID that was asked for, or what is known of the peer's.
+    pub fn aim<'b, L: Link>(&self, mut qp: QpBuilder<'b, Any, L>, want: Option<GidWant>) -> QpBuilder<'b, Any, L> {
+        qp = qp.port(self.args.ib_port);
+        match (self.args.gid_index, want) {
+            (Some(index), _) => qp.gid_index(GidIndex(index)),
+            (None, Some(want)) => qp.gid_want(want),
+            (None, None) => qp,
+        }
+    }
+
+    /// What a connection is made with.
+    pub fn connect_options<T: Connected>(&self, qp: &PreparedQp<Any, T>) -> ConnectOptions {
+        let args = self.args;
+        let mut options = qp.connect_options();
+        options.path_mtu = Some(self.mtu);
+        options.sl = args.sl;
+        options.max_rd_atomic = 1;
+        options.max_dest_rd_atomic = 1;
+        options.min_rnr_timer = args.min_rnr_timer;
+        options.rnr_retry = args.rnr_retry;
+        options
+    }
+
+    /// Another GID than `local`, if none was asked for and the peer's GID is of another address family.
+    pub fn better_gid(&self, local: Option<Gid>, remote: Gid) -> Option<GidWant> {
+        let free = self.args.gid_index.is_none() && !remote.is_zero() && self.is_ethernet();
+        (free && AddressFamily::of(local?) != AddressFamily::of(remote)).then_some(GidWant::Peer(remote))
+    }
+
+    /// Refuses what the kernel would answer with a bare EINVAL, or not at all.
+    pub fn check_gids(&self, local: Option<Gid>, remote: &Address) -> Result<(), Failure> {
+        if !self.is_ethernet() {
+            return Ok(());
+        }
+        if remote.gid.is_zero() {
+            return Err(Failure::new(Kind::Peer, "the peer sent no GID, and RoCE reaches nobody without one")
+                .hint(format!("start ibv_{}_pingpong with -g INDEX", self.args.transport)));
+        }
+        match (local.map(AddressFamily::of), AddressFamily::of(remote.gid)) {
+            (Some(ours), theirs) if ours != theirs => {
+                let text = format!("the peer's GID is {theirs}, this end's is {ours}: one does not reach the other");
+                Err(Failure::new(Kind::Peer, text)
+                    .hint("choose GIDs of one family with --gid-index; rdma-probe gids shows them"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_port(context: &Context, args: &Ping, port: &PortAttr) -> Result<(), Failure> {
+    let name = &context.info().name;
+    if port.state != PortState::ACTIVE {
+        let state = port.state;
+        let failure = Failure::new(Kind::Device, format!("port {} of {name} is {state}, not ACTIVE", args.ib_port));
+        return Err(failure.hint("is the cable in, or the network device up? ip link set DEV up"));
+    }
+    let size = args.size();
+    if size > port.max_msg_sz {
+        let text = format!("--size is {size}; port {} of {name} takes {} bytes at most", args.ib_port, port.max_msg_sz);
+        return Err(Failure::new(Kind::Usage, text));
+    }
+    match port.active_mtu {
+        Some(active) if args.transport.is_datagram() && size > active.bytes() => {
+            let text = format!(
+                "--size is {size}; a datagram is one packet, and port {} of {name} takes {active} bytes at most",
+                args.ib_port
+            );
+            Err(Failure::new(Kind::Usage, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The MTU asked for, or the one that the C tools would use, as far as the port has it. A datagram is one packet.
+fn path_mtu(args: &Ping, port: &PortAttr) -> Result<Mtu, Failure> {
+    let Some(active) = port.active_mtu else { return Ok(args.mtu.unwrap_or(DEFAULT_MTU)) };
+    match args.mtu {
+        Some(mtu) if mtu > active => {
+            let text = format!("--mtu is {mtu}; the active MTU of port {} is {active}", args.ib_port);
+            Err(Failure::new(Kind::Usage, text)
+                .hint("on Ethernet it is the largest that fits the network device's MTU: ip link set DEV mtu 4200"))
+        }
+        Some(mtu) => Ok(mtu),
+        None if args.loopback || args.transport.is_datagram() => Ok(active),
+        None => Ok(DEFAULT_MTU.min(active)),
+    }
+}
