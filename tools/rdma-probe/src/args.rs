@@ -50,6 +50,9 @@ pub enum Command {
     /// Send messages to and fro through a device; speaks with ibv_rc_pingpong and its sisters, too
     #[command(after_help = PING_NOTES)]
     Ping(Ping),
+    /// Show what kernel, driver and device offer and refuse, and who refuses, from real attempts
+    #[command(after_help = CAPS_NOTES)]
+    Caps(Device),
     /// Print asynchronous events of a device, or of every device, as they come
     #[command(after_help = WATCH_NOTES)]
     Watch(Watch),
@@ -83,6 +86,15 @@ impl Gids {
         self.peer.map(|ip| GidWant::Peer(Gid::from(ip)))
     }
 }
+
+const CAPS_NOTES: &str = concat!(
+    "What can only be known by trying is tried: small objects are made in a context of this process and destroyed at\n",
+    "once. Nothing is sent, nobody else's objects are touched, and nothing is left behind, so a device may be in use.\n\n",
+    "no, kernel: the running kernel's core lacks it; driver: its driver for this device does; device: the device\n",
+    "does; library: rdma-probe itself does; user: this user may not.\n\n",
+    "Exit codes: 0 success, also where something is refused, 3 no device, 4 not permitted, 7 device, 8 output,\n",
+    "9 the device was removed; see rdma-probe --help.",
+);
 
 const WATCH_NOTES: &str = concat!(
     "The state of each port is shown first. Events of ports and of the device are seen; those of queue pairs and\n",

@@ -254,7 +254,7 @@ fn speed_text(code: u32) -> &'static str {
 }
 
 /// Bits and names of `enum ib_uverbs_device_cap_flags` (`include/uapi/rdma/ib_user_verbs.h`).
-const DEVICE_CAPS: [(u32, &str); 25] = [
+const DEVICE_CAPS: [(u32, &str); 28] = [
     (0, "RESIZE_MAX_WR"),
     (1, "BAD_PKEY_CNTR"),
     (2, "BAD_QKEY_CNTR"),
@@ -280,6 +280,9 @@ const DEVICE_CAPS: [(u32, &str); 25] = [
     (29, "MANAGED_FLOW_STEERING"),
     (34, "RAW_SCATTER_FCS"),
     (36, "PCI_WRITE_END_PADDING"),
+    (38, "FLUSH_GLOBAL"),
+    (39, "FLUSH_PERSISTENT"),
+    (40, "ATOMIC_WRITE"),
 ];
 
 fn cap_names(flags: u64) -> Vec<String> {

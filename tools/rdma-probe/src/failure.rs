@@ -195,6 +195,11 @@ fn completion_hint(is_send: bool, status: WcStatus) -> Option<&'static str> {
         }
         WcStatus::RNR_RETRY_EXC_ERR => "the peer posts no receives: is it still running?",
         WcStatus::LOC_LEN_ERR | WcStatus::LOC_QP_OP_ERR if !is_send => "do both ends use the same --size?",
+        // A cause would have been told instead. Soft-RoCE has none to tell where a packet could not be sent.
+        WcStatus::WR_FLUSH_ERR => {
+            "the device went to the error state without a reason; a packet that it could not send may be one: is --mtu \
+             more than the link to the peer carries?"
+        }
         WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => "do both ends use the same --size and --mtu?",
         _ => return None,
     })

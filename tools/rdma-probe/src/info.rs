@@ -127,14 +127,16 @@ pub fn look(linux: &Linux, sys: &dyn Sys, devices: &[DeviceInfo]) -> (InfoReport
     (InfoReport { host: HostReport::of(linux, devices), devices: reports }, first_failure)
 }
 
-fn open(sys: &dyn Sys, device: &DeviceInfo) -> Result<Context, Failure> {
+/// Opens a device for a look at it.
+pub fn open(sys: &dyn Sys, device: &DeviceInfo) -> Result<Context, Failure> {
     match &device.usable {
         Ok(()) => Ok(Context::open_on(sys, device)?),
         Err(why) => Err(Failure::from(why)),
     }
 }
 
-fn has_no_provider(device: &DeviceInfo) -> bool {
+/// Whether it is this program that cannot use the device, so that nothing on this host is to be mended.
+pub fn has_no_provider(device: &DeviceInfo) -> bool {
     matches!(
         device.usable,
         Err(Unusable::NoProvider(_)

@@ -3,6 +3,7 @@
 mod args;
 mod attributes;
 mod buffers;
+mod caps;
 mod choose;
 mod end;
 mod engine;
@@ -77,6 +78,14 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
             let devices = asked_for(&linux, args.device.device.as_deref());
             finish(&mut output, devices.and_then(|devices| gids::look(&linux, &devices, args.want())))
         }
+        Command::Caps(args) => match asked_for(&linux, args.device.as_deref()) {
+            Err(failure) => end(&mut output, None::<caps::CapsReport>, Err(failure)),
+            Ok(devices) => {
+                let (report, result) = caps::look(&linux, sys, &devices);
+                output.text(&report)?;
+                end(&mut output, Some(report), result)
+            }
+        },
         Command::Watch(args) => {
             let stop = stop_on_signals()?;
             output.as_lines();

@@ -1,5 +1,6 @@
 //! The checked-in JSON schema is that of the types. `UPDATE_SCHEMA=1 cargo test -p rdma-probe schema` writes it anew.
 
+use crate::caps::CapsReport;
 use crate::gids::GidsReport;
 use crate::info::InfoReport;
 use crate::list::ListReport;
@@ -19,6 +20,8 @@ enum RdmaProbe {
     Info(Document<InfoReport>),
     /// Output of `rdma-probe gids --json`.
     Gids(Document<GidsReport>),
+    /// Output of `rdma-probe caps --json`.
+    Caps(Document<CapsReport>),
     /// Output of `rdma-probe ping --json`.
     Ping(Document<PingReport>),
     /// A line of `rdma-probe watch --json`, but for the last.

@@ -293,7 +293,7 @@ fn peer_is_killed(device: &Device, kill_server: bool, more: &[&str]) {
 }
 
 /// No queue pair, completion queue or memory region of ours is left in the kernel.
-fn nothing_left(device: &Device) {
+pub fn nothing_left(device: &Device) {
     for kind in ["qp", "cq", "mr", "pd"] {
         let shown = Run::start(Command::new("rdma").args(["resource", "show", kind, "link", &device.name])).end();
         let ours: Vec<_> = shown.stdout.lines().filter(|l| l.contains("rdma-probe")).collect();

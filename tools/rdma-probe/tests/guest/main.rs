@@ -5,6 +5,7 @@
 
 mod against_c;
 mod bad_peer;
+mod capable;
 mod failures;
 mod hosts;
 mod itself;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let all = [
         against_c::TESTS,
         bad_peer::TESTS,
+        capable::TESTS,
         failures::TESTS,
         hosts::TESTS,
         itself::TESTS,

@@ -83,7 +83,9 @@ fn different_mtus(device: &Device) {
     Run::probe(["ping", "--loopback", "-d", &device.name, "-m", "4096"]).expect_failure(2, &["--mtu", "4096", "1024"]);
     // The other end can do it, but the packets do not arrive: the failure says where to look.
     let (server, client) = ping(&small, &[&large[..], &["-m", "4096"]].concat());
-    client.expect_failure(5, &["--mtu"]);
+    let code = client.status.code().unwrap_or_default();
+    assert!(code == 5 || code == 7, "{client:#?}");
+    client.expect_failure(code, &["--mtu"]);
     server.expect(5);
 }
 
