@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::failure::EXIT_CODES;
+use crate::failure::{EXIT_CODES, Failure, Kind};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ironverbs::{Gid, GidWant, Mtu, PortNum, RnrTimer};
 use serde::Serialize;
@@ -139,7 +139,7 @@ pub struct Ping {
     /// Be both ends, in this process, on one device
     #[arg(long)]
     pub loopback: bool,
-    /// Transport service: reliable or unreliable connection
+    /// Transport service; both ends need the same
     #[arg(short = 't', long, value_enum, default_value = "rc")]
     pub transport: Transport,
     /// Device, by name or kernel index [default: the first usable one with an active port]
@@ -163,6 +163,9 @@ pub struct Ping {
     /// Receives kept posted
     #[arg(short, long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
     pub rx_depth: u32,
+    /// Queue pairs, with --transport srq; the iterations are those of all together [default: 16]
+    #[arg(short = 'q', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub num_qp: Option<u32>,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096 [default: 1024, or less where the port has less; with --loopback the port's own]
     #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
     pub mtu: Option<Mtu>,
@@ -202,6 +205,8 @@ pub enum Transport {
     Rc,
     /// Unreliable connection, as ibv_uc_pingpong
     Uc,
+    /// Reliable connections on a shared receive queue, as ibv_srq_pingpong
+    Srq,
 }
 
 impl Transport {
@@ -210,12 +215,13 @@ impl Transport {
         match self {
             Self::Rc => "RC",
             Self::Uc => "UC",
+            Self::Srq => "RC with SRQ",
         }
     }
 
     /// Whether what is lost is sent again.
     pub fn is_reliable(self) -> bool {
-        matches!(self, Self::Rc)
+        matches!(self, Self::Rc | Self::Srq)
     }
 
     /// Whether a message is one packet.
@@ -234,6 +240,7 @@ impl fmt::Display for Transport {
         f.write_str(match self {
             Self::Rc => "rc",
             Self::Uc => "uc",
+            Self::Srq => "srq",
         })
     }
 }
@@ -242,6 +249,31 @@ impl Ping {
     /// Bytes of a message.
     pub fn size(&self) -> u32 {
         self.size.unwrap_or_else(|| self.transport.default_size())
+    }
+
+    /// Queue pairs of each end.
+    pub fn num_qp(&self) -> u32 {
+        match self.transport {
+            Transport::Srq => self.num_qp.unwrap_or(16),
+            _ => 1,
+        }
+    }
+
+    /// Options that do not go together.
+    pub fn check_options(&self) -> Result<(), Failure> {
+        let wrong = |text: String| Err(Failure::new(Kind::Usage, text));
+        match self.transport {
+            Transport::Srq if self.rx_depth < self.num_qp() => wrong(format!(
+                "--rx-depth is {}; with {} queue pairs, as many messages can be under way: at least so many receives",
+                self.rx_depth,
+                self.num_qp()
+            )),
+            Transport::Srq => Ok(()),
+            other if self.num_qp.is_some() => {
+                wrong(format!("--num-qp is for --transport srq; {other} has one queue pair"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What about the options may surprise.

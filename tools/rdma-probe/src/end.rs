@@ -8,23 +8,18 @@
 #![allow(unsafe_code)]
 
 use crate::buffers::{Buffers, CheckOutcome, Message};
-use crate::engine::Player;
+use crate::engine::{self, Player};
 use crate::failure::{Failure, Kind};
 use crate::link::Link;
 use crate::payload::Role;
 use crate::stats::{Latency, LatencySummary};
 use crate::turn::Turn;
-use ironverbs::{
-    Any, CompChannel, Cq, Inline, Notify, PostError, PreparedQp, Qp, RecvBatch, Sge, WcError, WcStatus, WrFlags,
-};
+use ironverbs::{Any, CompChannel, Cq, Inline, Notify, PostError, PreparedQp, Qp, RecvBatch, Sge, WrFlags};
 use std::thread::yield_now;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const RECV: u64 = 1;
 const SEND: u64 = 2;
-
-/// How long a flushed work request waits for the one that failed.
-const CAUSE_COMES_WITHIN: Duration = Duration::from_millis(200);
 
 /// One end of a ping-pong, connected.
 pub struct End<L: Link> {
@@ -118,7 +113,7 @@ impl<L: Link> End<L> {
                 Err(error) => {
                     let first = (completion.wr_id(), error);
                     drop(completions);
-                    return Err(self.cause(first));
+                    return Err(engine::cause(&mut self.cq, first, SEND));
                 }
             };
             match completion.wr_id() {
@@ -145,25 +140,6 @@ impl<L: Link> End<L> {
             self.post()?;
         }
         Ok(moved)
-    }
-
-    /// A flush is the consequence of an error, whose own completion may come right behind.
-    #[cold]
-    fn cause(&mut self, first: (u64, WcError)) -> Failure {
-        let begin = Instant::now();
-        let mut worst = first;
-        while worst.1.status == WcStatus::WR_FLUSH_ERR && begin.elapsed() < CAUSE_COMES_WITHIN {
-            match self.cq.poll_one() {
-                Ok(Some(wc)) => {
-                    if let Err(error) = wc.outcome() {
-                        worst = (wc.wr_id, error);
-                    }
-                }
-                Ok(None) => yield_now(),
-                Err(e) => return e.into(),
-            }
-        }
-        Failure::completion(worst.0 == SEND, worst.1)
     }
 
     /// Sends if it is this end's turn, and posts receives if they run out. The peer waits for the message, so it goes

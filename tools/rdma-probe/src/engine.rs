@@ -6,7 +6,7 @@ use crate::progress::Progress;
 use crate::stats::LatencySummary;
 use crate::stop::Stop;
 use crate::wait::{Deadline, Ready, wait};
-use ironverbs::CompChannel;
+use ironverbs::{CompChannel, Cq, WcError, WcStatus};
 use nix::poll::PollFlags;
 use std::os::fd::AsFd;
 use std::thread::yield_now;
@@ -19,6 +19,28 @@ const SPINS_BEFORE_YIELD: u32 = 500;
 
 /// Yields between two looks at the clock.
 const YIELDS_BEFORE_CLOCK: u32 = 64;
+
+/// How long a flushed work request waits for the one that failed.
+const CAUSE_COMES_WITHIN: Duration = Duration::from_millis(200);
+
+/// Why a work request failed. A flush is the consequence of an error, whose own completion may come right behind.
+#[cold]
+pub fn cause(cq: &mut Cq, first: (u64, WcError), send_id: u64) -> Failure {
+    let begin = Instant::now();
+    let (mut wr_id, mut error) = first;
+    while error.status == WcStatus::WR_FLUSH_ERR && begin.elapsed() < CAUSE_COMES_WITHIN {
+        match cq.poll_one() {
+            Ok(Some(wc)) => {
+                if let Err(other) = wc.outcome() {
+                    (wr_id, error) = (wc.wr_id, other);
+                }
+            }
+            Ok(None) => yield_now(),
+            Err(e) => return e.into(),
+        }
+    }
+    Failure::completion(wr_id == send_id, error)
+}
 
 /// One end of a ping-pong.
 pub trait Player {

@@ -21,6 +21,8 @@ mod ping;
 mod ping_report;
 mod place;
 mod progress;
+mod srq;
+mod srq_buffers;
 mod stats;
 mod stop;
 mod table;

@@ -171,6 +171,44 @@ enum First {
     Paged,
 }
 
+/// Makes and checks messages that are all alike. The client chooses which; a C client has no choice.
+pub struct Same {
+    message: Vec<u8>,
+    /// What the first message may be; empty once it is known.
+    candidates: Vec<Vec<u8>>,
+}
+
+impl Same {
+    /// For messages of `size` bytes.
+    pub fn new(role: Role, size: usize) -> Self {
+        let mut chosen = vec![0; size];
+        // The last message of a ping, which a C server's `-c` is content with.
+        message(Role::Client, 0, 1, &mut chosen);
+        let mut paged = vec![0; size];
+        initial_echo_buffer(&mut paged);
+        match role {
+            Role::Client => Self { message: chosen, candidates: Vec::new() },
+            Role::Server => Self { message: chosen.clone(), candidates: vec![chosen, paged, vec![C_FILL; size]] },
+        }
+    }
+
+    /// The message, as far as it is known.
+    pub fn message(&self) -> &[u8] {
+        &self.message
+    }
+
+    /// Checks a message. True if it was the first, which decides what all must be.
+    pub fn check(&mut self, round: u64, found: &[u8]) -> Result<bool, Mismatch> {
+        let Some(first) = self.candidates.iter().position(|candidate| candidate == found) else {
+            // Blamed on our own kind of peer.
+            return compare(round, &self.message, found).map(|()| false);
+        };
+        self.message = self.candidates.swap_remove(first);
+        self.candidates.clear();
+        Ok(true)
+    }
+}
+
 /// The buffer of an end that makes no messages of its own, before anything arrived: that of `ibv_rc_pingpong -c`.
 pub fn initial_echo_buffer(out: &mut [u8]) {
     out.fill(C_FILL);
@@ -226,6 +264,29 @@ mod tests {
 
     const SIZES: [usize; 7] = [1, 2, 7, 64, 4095, 4097, 10_000];
     const ROUNDS: u64 = 300;
+
+    #[test]
+    fn messages_that_are_all_alike() {
+        for size in SIZES {
+            let mut client = Same::new(Role::Client, size);
+            let chosen = client.message().to_vec();
+            assert!(chosen.iter().step_by(PAGE).all(|&byte| byte == 0), "a C server's -c looks there");
+            let mut paged = vec![0; size];
+            initial_echo_buffer(&mut paged);
+            for first in [chosen.clone(), paged, vec![C_FILL; size]] {
+                let mut server = Same::new(Role::Server, size);
+                assert_eq!(server.check(0, &first), Ok(true));
+                assert_eq!(server.message(), first);
+                assert_eq!(server.check(1, &first), Ok(false));
+                let mut wrong = first.clone();
+                wrong[size - 1] ^= 0xee;
+                assert_eq!(server.check(2, &wrong).unwrap_err().at, size - 1);
+            }
+            assert_eq!(client.check(0, &chosen), Ok(false));
+            assert!(client.check(1, &vec![0xee; size]).is_err());
+            assert!(Same::new(Role::Server, size).check(0, &vec![0xee; size]).is_err());
+        }
+    }
 
     /// The buffer of a C peer, which receives into what it sends from.
     struct CPeer {

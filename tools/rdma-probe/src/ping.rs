@@ -9,6 +9,7 @@ use crate::output::Output;
 use crate::payload::Role;
 use crate::ping_report::{CheckReport, PingAddress, PingReport, PingRole};
 use crate::place::Place;
+use crate::srq::SrqHalf;
 use crate::stats::Rate;
 use crate::stop::Stop;
 use crate::wire::Address;
@@ -27,6 +28,7 @@ pub fn ping(
 ) -> (Option<PingReport>, Result<(), Failure>) {
     let mut report = None;
     let result = (|| {
+        args.check_options()?;
         // A port that is taken is told before anything is made on the device.
         let listener = match (&args.host, args.loopback) {
             (None, false) => Some(Listener::bind(args.bind, args.port)?),
@@ -37,6 +39,7 @@ pub fn ping(
         match args.transport {
             Transport::Rc => run.run::<OneQp<Rc>>(listener),
             Transport::Uc => run.run::<OneQp<Uc>>(listener),
+            Transport::Srq => run.run::<SrqHalf>(listener),
         }
     })();
     (report, result)

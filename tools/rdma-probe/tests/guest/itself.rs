@@ -32,7 +32,7 @@ fn loopback(device: &Device, more: &[&str]) {
 }
 
 /// The transports that ping knows, as its help lists them.
-pub const TRANSPORTS: [&str; 2] = ["rc", "uc"];
+pub const TRANSPORTS: [&str; 3] = ["rc", "uc", "srq"];
 
 fn every_transport(device: &Device) {
     for transport in TRANSPORTS {
