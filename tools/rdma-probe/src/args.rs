@@ -205,6 +205,8 @@ pub enum Transport {
     Rc,
     /// Unreliable connection, as ibv_uc_pingpong
     Uc,
+    /// Unreliable datagrams, as ibv_ud_pingpong
+    Ud,
     /// Reliable connections on a shared receive queue, as ibv_srq_pingpong
     Srq,
 }
@@ -215,6 +217,7 @@ impl Transport {
         match self {
             Self::Rc => "RC",
             Self::Uc => "UC",
+            Self::Ud => "UD",
             Self::Srq => "RC with SRQ",
         }
     }
@@ -226,11 +229,12 @@ impl Transport {
 
     /// Whether a message is one packet.
     pub fn is_datagram(self) -> bool {
-        false
+        self == Self::Ud
     }
 
+    /// What the C tools send unless told otherwise.
     fn default_size(self) -> u32 {
-        4096
+        if self.is_datagram() { 1024 } else { 4096 }
     }
 }
 
@@ -240,6 +244,7 @@ impl fmt::Display for Transport {
         f.write_str(match self {
             Self::Rc => "rc",
             Self::Uc => "uc",
+            Self::Ud => "ud",
             Self::Srq => "srq",
         })
     }
@@ -269,6 +274,9 @@ impl Ping {
                 self.num_qp()
             )),
             Transport::Srq => Ok(()),
+            Transport::Ud if self.mtu.is_some() => wrong(
+                "--mtu is for connections: a datagram is one packet, as large as the port's MTU allows".to_owned(),
+            ),
             other if self.num_qp.is_some() => {
                 wrong(format!("--num-qp is for --transport srq; {other} has one queue pair"))
             }

@@ -91,7 +91,7 @@ impl Parts {
     }
 }
 
-fn post_receives(mut batch: RecvBatch<'_>, count: u32, sge: Sge) -> Result<(), PostError> {
+fn post_receives<L: Link>(mut batch: RecvBatch<'_, Any, L>, count: u32, sge: Sge) -> Result<(), PostError> {
     for _ in 0..count {
         batch.recv(RECV, &[sge])?;
     }

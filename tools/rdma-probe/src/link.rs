@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::wire::Address;
 use ironverbs::{
-    Any, Connected, Cq, Endpoint, Error, Payload, Pd, PostError, PreparedQp, Qp, QpBuilder, QpType, Rc, SendBatch, Uc,
-    WrFlags,
+    AddressHandle, Any, Connected, Cq, Endpoint, Error, Grh, Path, Payload, Pd, PostError, PreparedQp, QKey, Qp,
+    QpBuilder, QpType, Qpn, Rc, SendBatch, Uc, Ud, WrFlags,
 };
 use std::net::Ipv6Addr;
 
@@ -71,6 +71,52 @@ macro_rules! connected {
 
 connected!(Rc, rc);
 connected!(Uc, uc);
+
+/// What `ibv_ud_pingpong` uses on both ends.
+const QKEY: QKey = QKey(0x1111_1111);
+
+/// The global route header in front of each datagram, or room for it (IB spec 8.3).
+const GRH_BYTES: u32 = 40;
+
+impl Link for Ud {
+    type Peer = (AddressHandle, Qpn);
+    const HEADER_BYTES: u32 = GRH_BYTES;
+
+    fn builder<'a>(pd: &'a Pd, cq: &'a Cq) -> QpBuilder<'a, Any, Self> {
+        QpBuilder::ud(pd, cq, cq).qkey(QKEY)
+    }
+
+    fn connect(
+        qp: PreparedQp<Any, Self>,
+        place: &Place<'_>,
+        remote: &Address,
+    ) -> Result<(Qp<Any, Self>, Self::Peer), Failure> {
+        let grh = match (qp.gid_index(), endpoint(remote).gid) {
+            (Some(sgid_index), Some(dgid)) => {
+                Some(Grh { dgid, sgid_index, hop_limit: HOP_LIMIT, traffic_class: 0, flow_label: 0 })
+            }
+            _ => None,
+        };
+        let path = Path { port: place.args.ib_port, dlid: remote.lid, sl: place.args.sl, grh };
+        let ah = place.pd.create_ah(&path).map_err(|e| cannot_reach(e, remote))?;
+        let qp = qp.activate().map_err(|e| cannot_reach(e.error, remote))?;
+        Ok((qp, (ah, remote.qpn)))
+    }
+
+    #[inline]
+    fn send(
+        batch: &mut SendBatch<'_, Any, Self>,
+        (ah, qpn): &Self::Peer,
+        wr_id: u64,
+        flags: WrFlags,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
+        batch.send_to(wr_id, flags, payload, ah.to(*qpn, QKEY))
+    }
+}
+
+/// Routers that a datagram may pass.
+const HOP_LIMIT: u8 = 64;
 
 /// Connects one queue pair to one other.
 pub fn connect<T: Connected>(

@@ -14,7 +14,7 @@ use crate::stats::Rate;
 use crate::stop::Stop;
 use crate::wire::Address;
 use ironverbs::sys::Sys;
-use ironverbs::{AddressFamily, DeviceInfo, GidWant, Rc, Uc};
+use ironverbs::{AddressFamily, DeviceInfo, GidWant, Rc, Uc, Ud};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
@@ -39,6 +39,7 @@ pub fn ping(
         match args.transport {
             Transport::Rc => run.run::<OneQp<Rc>>(listener),
             Transport::Uc => run.run::<OneQp<Uc>>(listener),
+            Transport::Ud => run.run::<OneQp<Ud>>(listener),
             Transport::Srq => run.run::<SrqHalf>(listener),
         }
     })();

@@ -7,11 +7,8 @@
 
 use crate::buffers::CheckOutcome;
 use crate::failure::Failure;
-use crate::payload::{Mismatch, Peer, Role, Same};
+use crate::payload::{Mismatch, Peer, Role, SPOILT, Same};
 use ironverbs::{AccessFlags, Mr, Pd, Sge};
-
-/// What a slot is filled with before it is posted. No message begins with it.
-const SPOILT: u8 = 0xee;
 
 /// The memory of one end.
 pub struct SrqBuffers {

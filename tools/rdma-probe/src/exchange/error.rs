@@ -122,7 +122,9 @@ impl From<ExchangeError> for Failure {
             E::Silent { got, need, .. } if *got == RECORD_LEN && need > got => {
                 (Kind::Peer, Some("so much does a peer send that was not started with --transport srq"))
             }
-            E::Silent { .. } | E::Closed { .. } | E::Broken { .. } => (Kind::Peer, Some("do both ends use the same --transport?")),
+            E::Silent { .. } | E::Closed { .. } | E::Broken { .. } => {
+                (Kind::Peer, Some("do both ends use the same --transport?"))
+            }
             _ => (Kind::Peer, None),
         };
         let failure = Failure::new(kind, e.to_string());

@@ -18,6 +18,7 @@ pub const TESTS: &[Test] = &[
     ("against_c::service_level", |d| both_roles(d, &["-c", "-l", "3"], &["-l", "3"])),
     ("against_c::rc", |d| transport(d, "rc")),
     ("against_c::uc", |d| transport(d, "uc")),
+    ("against_c::ud", |d| transport(d, "ud")),
     ("against_c::srq", |d| transport(d, "srq")),
     ("against_c::srq_of_other_widths", srq_widths),
 ];

@@ -268,6 +268,15 @@ fn surprising_options(device: &Device) {
     assert!(!ended.stdout.contains("note:"), "{ended:#?}");
     Run::probe([&common[..], &["--min-rnr-timer", "32"]].concat()).expect(2);
     Run::probe([&common[..], &["--rnr-retry", "8"]].concat()).expect(2);
+    let refused: [(&[&str], &[&str]); 4] = [
+        (&["-t", "ud", "-s", "1025"], &["--size is 1025", "one packet", "1024"]),
+        (&["-t", "ud", "-m", "512"], &["--mtu", "datagram"]),
+        (&["-t", "srq", "-q", "16", "-r", "15"], &["--rx-depth is 15", "16 queue pairs"]),
+        (&["-t", "uc", "-q", "2"], &["--num-qp", "srq"]),
+    ];
+    for (options, words) in refused {
+        Run::probe([&common[..], options].concat()).expect_failure(2, words);
+    }
 }
 
 /// Kills one end in the middle. The other one ends within its deadline, tells what it measured, and leaves nothing.

@@ -32,7 +32,7 @@ fn loopback(device: &Device, more: &[&str]) {
 }
 
 /// The transports that ping knows, as its help lists them.
-pub const TRANSPORTS: [&str; 3] = ["rc", "uc", "srq"];
+pub const TRANSPORTS: [&str; 4] = ["rc", "uc", "ud", "srq"];
 
 fn every_transport(device: &Device) {
     for transport in TRANSPORTS {
