@@ -199,7 +199,8 @@ impl Same {
             return compare(round, &self.message, found).map(|()| false);
         }
         if found != self.message {
-            let fill = found.last().copied().unwrap_or_default();
+            // The first byte that is no page's first, where there is one.
+            let fill = found.get(1).or(found.first()).copied().unwrap_or_default();
             let mut uniform = vec![fill; found.len()];
             let is_uniform = found == uniform;
             zero_page_starts(&mut uniform);
