@@ -356,6 +356,25 @@ pub struct ConnectOptions {
     pub max_dest_rd_atomic: u8,
 }
 
+/// What is used unless a program or a device's limits say otherwise.
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            path_mtu: None,
+            sl: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            timeout: AckTimeout::DEFAULT,
+            retry_count: 6,
+            rnr_retry: 6,
+            min_rnr_timer: RnrTimer::DEFAULT,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+        }
+    }
+}
+
 impl<P: Provider, T: QpType> PreparedQp<P, T> {
     /// What the peer needs to know.
     pub fn endpoint(&self) -> Endpoint {
@@ -435,17 +454,9 @@ impl<P: Provider, T: Connected> PreparedQp<P, T> {
         let attr = &self.core.context().attr;
         let at_most = |limit: u32| limit.min(16) as u8;
         ConnectOptions {
-            path_mtu: None,
-            sl: 0,
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-            timeout: AckTimeout::DEFAULT,
-            retry_count: 6,
-            rnr_retry: 6,
-            min_rnr_timer: RnrTimer::DEFAULT,
             max_rd_atomic: at_most(attr.max_qp_init_rd_atom),
             max_dest_rd_atomic: at_most(attr.max_qp_rd_atom),
+            ..ConnectOptions::default()
         }
     }
 

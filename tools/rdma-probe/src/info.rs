@@ -1,6 +1,7 @@
 //! `rdma-probe info`: all that is known of a device.
 
 use crate::attributes::{DeviceAttributes, Line, PortAttributes};
+use crate::defaults::ConnectionDefaults;
 use crate::failure::Failure;
 use crate::gids::{GidRow, GidTable};
 use crate::host::HostReport;
@@ -17,6 +18,8 @@ use std::fmt;
 pub struct InfoReport {
     /// What of the host decides whether its devices can be used.
     pub host: HostReport,
+    /// What a connection is made with unless told otherwise.
+    pub connection_defaults: ConnectionDefaults,
     /// The devices asked for.
     pub devices: Vec<DeviceReport>,
 }
@@ -124,7 +127,8 @@ pub fn look(linux: &Linux, sys: &dyn Sys, devices: &[DeviceInfo]) -> (InfoReport
             first_failure = Err(failure.during(format_args!("cannot open {}", device.name)));
         }
     }
-    (InfoReport { host: HostReport::of(linux, devices), devices: reports }, first_failure)
+    let host = HostReport::of(linux, devices);
+    (InfoReport { host, connection_defaults: ConnectionDefaults::new(), devices: reports }, first_failure)
 }
 
 /// Opens a device for a look at it.
@@ -228,7 +232,9 @@ impl fmt::Display for InfoReport {
         writeln!(f, "\nhost")?;
         line(f, 1, "netns_mode", &or_dash(self.host.netns_mode.as_ref()))?;
         line(f, 1, "memlock", &self.host.memlock_text())?;
-        self.host.notes.iter().try_for_each(|note| line(f, 1, "note", note))
+        self.host.notes.iter().try_for_each(|note| line(f, 1, "note", note))?;
+        writeln!(f, "\nconnections, unless told otherwise")?;
+        self.connection_defaults.lines().iter().try_for_each(|(name, value)| line(f, 1, name, value))
     }
 }
 

@@ -5,6 +5,7 @@ mod attributes;
 mod buffers;
 mod caps;
 mod choose;
+mod defaults;
 mod end;
 mod engine;
 mod exchange;

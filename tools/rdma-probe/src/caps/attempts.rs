@@ -3,7 +3,13 @@
 use super::verdict::{Group, Verdict};
 use crate::failure::Failure;
 use ironverbs::sys::Linux;
-use ironverbs::{AccessFlags, Context, Cq, DeviceAttr, DeviceInfo, Error, Notify, Pd, QpBuilder, QpCap};
+use ironverbs::{
+    AccessFlags, Context, Cq, DeviceAttr, DeviceInfo, Errno, Error, FlushPlacement, Gid, Lid, Notify, Path, Pd,
+    PortNum, QpBuilder, QpCap, Srq,
+};
+use std::fs::File;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::AsFd;
 
 /// Bytes of a region that is registered to see whether that works: one page.
 const PAGE: usize = 4096;
@@ -63,6 +69,13 @@ impl Bench<'_> {
         let reads = rd_atom.min(init_rd_atom);
         let text = format!("max_qp_rd_atom {rd_atom}, max_qp_init_rd_atom {init_rd_atom}");
         self.asked(group, "READs and atomics at once", reads > 0, text);
+        let made = self.context.create_srq(&self.pd, 16).and_then(|srq| {
+            let (one, other) =
+                (QpBuilder::rc(&self.pd, &self.cq, &self.cq), QpBuilder::rc(&self.pd, &self.cq, &self.cq));
+            let _pair = (one.srq(&srq).build()?, other.srq(&srq).build()?);
+            Ok("two on one shared receive queue".to_owned())
+        });
+        self.tried(group, "RC on an SRQ", made);
         let inline = QpBuilder::rc(&self.pd, &self.cq, &self.cq).max_inline_bytes(256).build();
         let inline = inline.map(|qp| format!("{} bytes where 256 were asked for", qp.cap().max_inline_data));
         self.tried(group, "inline sends of 256 bytes", inline);
@@ -78,6 +91,16 @@ impl Bench<'_> {
             _ => "an unknown atomic_cap",
         };
         self.asked(group, "atomics", cap != 0, text);
+        let context = self.context;
+        let text = "device_cap_flags_ex, ATOMIC_WRITE; Soft-RoCE has it from Linux 6.2 on";
+        self.asked(group, "ATOMIC_WRITE", context.has_atomic_write(), text);
+        for (name, placement, flag) in [
+            ("FLUSH to visibility", FlushPlacement::GLOBAL_VISIBILITY, "FLUSH_GLOBAL"),
+            ("FLUSH to persistence", FlushPlacement::PERSISTENCE, "FLUSH_PERSISTENT"),
+        ] {
+            let text = format!("device_cap_flags_ex, {flag}; Soft-RoCE has it from Linux 6.2 on");
+            self.asked(group, name, context.has_flush(placement), text);
+        }
     }
 
     fn memory(&mut self) {
@@ -88,6 +111,26 @@ impl Bench<'_> {
         let remote = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
         self.tried(group, "remote READ and WRITE", register(remote));
         self.tried(group, "remote atomics", register(AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_ATOMIC));
+        self.tried(group, "relaxed ordering", register(AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING));
+        let elsewhere = pd.mr_builder(PAGE).access(AccessFlags::LOCAL_WRITE).iova(OTHER_ADDRESS).build();
+        self.tried(
+            group,
+            "another address than its own",
+            elsewhere.map(|mr| format!("registered at {:#x}", mr.iova())),
+        );
+        let changed = pd.alloc_mr(PAGE, AccessFlags::LOCAL_WRITE).and_then(|mut mr| {
+            mr.rereg(None, Some(AccessFlags::LOCAL_READ))?;
+            Ok("its access changed".to_owned())
+        });
+        self.tried(group, "changing a region", changed);
+        self.tried(group, "memory window type 1", pd.alloc_mw().map(|_| "made, bound to nothing".to_owned()));
+        let window =
+            QpBuilder::rc(&pd, &self.cq, &self.cq).build().and_then(|qp| qp.into_unconnected().alloc_mw().map(drop));
+        self.tried(group, "memory window type 2", window.map(|()| "made, bound to nothing".to_owned()));
+        self.tried(group, "dma-buf", dmabuf(&pd));
+        self.tried(group, "on-demand paging", register(AccessFlags::LOCAL_WRITE | AccessFlags::ON_DEMAND));
+        let device_memory = self.context.alloc_dm(PAGE as u64, 0);
+        self.tried(group, "device memory", device_memory.map(|dm| format!("{} bytes of it", dm.len_bytes())));
         let flags = self.attr().device_cap_flags_ex;
         self.asked(group, "fast registration", flags & MEM_MGT_EXTENSIONS != 0, "device_cap_flags, MEM_MGT_EXTENSIONS");
         let copy_on_fork = self.linux.details(self.device).copy_on_fork;
@@ -122,8 +165,19 @@ impl Bench<'_> {
         let attr = self.attr();
         let (srqs, wrs, resize) = (attr.max_srq, attr.max_srq_wr, attr.device_cap_flags_ex & SRQ_RESIZE != 0);
         let group = Group::SharedReceives;
-        self.asked(group, "SRQ", srqs > 0, format!("max_srq {srqs}, max_srq_wr {wrs}"));
-        self.asked(group, "SRQ resize", resize, "device_cap_flags, SRQ_RESIZE");
+        let of = format!("max_srq {srqs}, max_srq_wr {wrs}");
+        let srq = |each: &dyn Fn(&mut Srq) -> Result<String, Error>| {
+            self.context.create_srq(&self.pd, 16).and_then(|mut srq| each(&mut srq))
+        };
+        let made = srq(&|srq| Ok(format!("{} receives; {of}", srq.capacity())));
+        let limit = srq(&|srq| srq.arm_limit(4).map(|()| "armed for less than 4 receives".to_owned()));
+        let larger = srq(&|srq| srq.resize(64).map(|()| format!("from 16 to {} receives", srq.capacity())));
+        self.tried(group, "SRQ", made);
+        self.tried(group, "SRQ limit event", limit);
+        self.tried(group, "SRQ resize", larger);
+        if !resize {
+            self.asked(group, "SRQ resize by its own word", false, "device_cap_flags, SRQ_RESIZE");
+        }
     }
 
     fn other(&mut self) {
@@ -131,12 +185,51 @@ impl Bench<'_> {
         let attr = self.attr();
         let (groups, raw, rss, tags) =
             (attr.max_mcast_grp, attr.raw_packet_caps, attr.rss_caps.supported_qpts, attr.tm_caps.max_num_tags);
-        self.asked(group, "multicast", groups > 0, format!("max_mcast_grp {groups}"));
+        let most = format!("max_mcast_grp {groups}");
+        self.tried(group, "address handle", self.address_handle());
+        self.tried(group, "multicast", self.multicast().map(|text| format!("{text}; {most}")));
         self.asked(group, "raw packet offloads", raw != 0, format!("raw_packet_caps {raw:#x}"));
         self.asked(group, "receive-side scaling", rss != 0, format!("rss_supported_qpts {rss:#x}"));
         self.asked(group, "tag matching", tags != 0, format!("tm_max_num_tags {tags}"));
     }
 }
+
+impl Bench<'_> {
+    /// To this very port.
+    fn address_handle(&self) -> Result<String, Error> {
+        let choice = self.context.choose_gid(PortNum::ONE, None)?;
+        let gid = choice.entry.gid;
+        self.pd.create_ah(&Path::to_gid(PortNum::ONE, choice.index, gid))?;
+        Ok(format!("to {}", Ipv6Addr::from(gid.0)))
+    }
+
+    /// A group that nobody else uses, left at once.
+    fn multicast(&self) -> Result<String, Error> {
+        let qp = QpBuilder::ud(&self.pd, &self.cq, &self.cq).build()?.activate().map_err(|e| e.error)?;
+        let group = Gid::from(IpAddr::V6(OWN_GROUP));
+        qp.attach_mcast(group, Lid(0))?;
+        qp.detach_mcast(group, Lid(0))?;
+        Ok(format!("joined {OWN_GROUP} and left it"))
+    }
+}
+
+/// A driver that has dma-bufs refuses a file that is none; one that has not refuses before it looks.
+fn dmabuf(pd: &Pd) -> Result<String, Error> {
+    let Ok(no_dmabuf) = File::open("/dev/null") else { return Ok("unknown: there is no /dev/null".to_owned()) };
+    match pd.reg_dmabuf_mr(no_dmabuf.as_fd(), 0, PAGE as u64, OTHER_ADDRESS, AccessFlags::LOCAL_WRITE) {
+        Ok(_) => Ok("registered".to_owned()),
+        Err(Error::Kernel { errno: Errno::EINVAL | Errno::EBADF, .. }) => {
+            Ok("the driver looks at the file, and refuses one that is no dma-buf".to_owned())
+        }
+        Err(refused) => Err(refused),
+    }
+}
+
+/// Where a region is said to begin; any multiple of every page size is as good.
+const OTHER_ADDRESS: u64 = 0x1_0000_0000;
+
+/// Transient, and of this link only (RFC 4291 2.7).
+const OWN_GROUP: Ipv6Addr = Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0x6962, 0x7662);
 
 /// Bits of `enum ib_uverbs_device_cap_flags`.
 const SRQ_RESIZE: u64 = 1 << 13;

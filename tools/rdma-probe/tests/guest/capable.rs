@@ -33,6 +33,10 @@ fn known(device: &Device) {
         same(&verdict["refused_by"], &Value::from(*by), &ended);
         assert!(!verdict["reason"].as_str().unwrap().is_empty());
     }
+    let is_new = !caps["kernel"].as_str().unwrap().starts_with("6.1.");
+    for name in NEWER {
+        same(&verdict(&json, name)["offered"], &Value::Bool(is_new), &ended);
+    }
     same(&caps["leaks"], &Value::Array(vec![]), &ended);
     // Regions are registered by a command that has no method of its own on these kernels; queue pairs are made by one.
     let form = |command: &str| {
@@ -56,10 +60,28 @@ const YES: &[&str] = &[
     "events of all completions",
     "events of solicited completions",
     "SRQ",
+    "SRQ limit event",
+    "SRQ resize",
+    "RC on an SRQ",
+    "memory window type 1",
+    "memory window type 2",
+    "another address than its own",
+    "relaxed ordering",
+    "address handle",
     "multicast",
 ];
 
-const NO: &[(&str, &str)] = &[("XRC", "device"), ("time stamps", "device"), ("tag matching", "device")];
+const NO: &[(&str, &str)] = &[
+    ("XRC", "device"),
+    ("time stamps", "device"),
+    ("tag matching", "device"),
+    ("dma-buf", "driver"),
+    ("on-demand paging", "device"),
+    ("device memory", "device"),
+];
+
+/// Since Linux 6.2, or 6.3 for changing a region.
+const NEWER: &[&str] = &["ATOMIC_WRITE", "FLUSH to visibility", "FLUSH to persistence", "changing a region"];
 
 fn text_and_json(device: &Device) {
     let text = Run::probe(["caps", &device.name]).expect(0).stdout;

@@ -160,7 +160,14 @@ fn gid_and_mtu(_: &Device) {
     assert_eq!(port["gid_reason"], table["reason"]);
     assert_eq!((&port["netdev_mtu"], &port["max_path_mtu"]), (&1500.into(), &1024.into()));
     let text = Run::probe(["info", "mtu1"]).expect(0).stdout;
-    for words in ["chosen gid:", "a routable address", "at most 1024: the lower active_mtu of both ends", "mtu 4200"] {
+    for words in [
+        "12 = 0.64 ms",
+        "0 = 655.36 ms",
+        "chosen gid:",
+        "a routable address",
+        "at most 1024: the lower active_mtu of both ends",
+        "mtu 4200",
+    ] {
         assert!(text.contains(words), "no {words:?} in {text}");
     }
     must(&format!("ip link set {} mtu 4200", own.netdev));
