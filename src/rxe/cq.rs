@@ -56,10 +56,17 @@ impl<M: RingMemory> RxeCq<M> {
         Some(RxeCqe { slot: slot.cast(), _queue: PhantomData })
     }
 
-    /// Ends the batch: gives the slots of all completions read so far back to the kernel.
+    /// Whether every completion of the batch was read.
     #[inline(always)]
-    pub fn end(&mut self) {
-        self.ring.end();
+    pub fn is_drained(&self) -> bool {
+        self.ring.is_drained()
+    }
+
+    /// Ends the batch: gives the slots of all completions read so far back to the kernel. If the queue is full, so that the
+    /// kernel may have lost completions, asks `lost` whether it has, and gives none back if so.
+    #[inline(always)]
+    pub fn end(&mut self, lost: impl FnOnce() -> bool) {
+        self.ring.end(lost);
     }
 }
 

@@ -157,10 +157,24 @@ impl<M: RingMemory> Consumer<M> {
         Some(unsafe { self.memory.read_slot(slot) })
     }
 
-    /// Gives all slots that were read back to the producer, with at most one store.
+    /// Whether every entry of the snapshot was read.
     #[inline(always)]
-    pub fn end(&mut self) {
+    pub fn is_drained(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// Gives all slots that were read back to the producer, with at most one store.
+    ///
+    /// If the producer has filled the ring up to the last slot, it may have had more to put in, and lost it. `lost` is asked
+    /// then. A ring that was full at any time since the last call still is: only this makes room. If `lost` says that
+    /// something is missing, no slot is given back, so that nothing comes after the gap.
+    #[inline(always)]
+    pub fn end(&mut self, lost: impl FnOnce() -> bool) {
         if self.next != self.published {
+            let producer = from_device(self.memory.producer());
+            if self.mask.after(producer) == self.published && lost() {
+                return;
+            }
             to_device(self.memory.consumer(), self.next);
             self.published = self.next;
         }

@@ -356,14 +356,18 @@ pub enum PostError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollError {
-    /// The device found the completion queue full and lost completions. Nothing more can be relied on: destroy the
-    /// queue pairs on it, and make a larger one.
+    /// The device found the completion queue full and lost completions. Those that were there have been polled. Nothing
+    /// more can be relied on: destroy the queue pairs on it, and make a larger one.
     #[error("the completion queue overran: completions are lost; make it larger and connect anew")]
     Overrun,
-    /// The device went away, or [`Context::shutdown`](crate::Context::shutdown) gave it up. What had not been polled is
-    /// lost, as are the objects: drop them.
+    /// The device went away, or [`Context::shutdown`](crate::Context::shutdown) gave it up. Completions that were there have
+    /// been polled; no other comes. The objects are lost as well: drop them.
     #[error("the device is gone, and with it the completion queue")]
     DeviceGone,
+    /// The queue was [resized](crate::Cq::resize), but its new ring could not be mapped. Nothing is lost: resize it once
+    /// more.
+    #[error("the completion queue could not be mapped after it was resized: resize it once more")]
+    Unmapped,
 }
 
 impl PollError {
@@ -372,6 +376,7 @@ impl PollError {
         match self {
             Self::Overrun => Error::CqOverrun { verb },
             Self::DeviceGone => Error::DeviceGone { verb },
+            Self::Unmapped => Error::invalid(verb, "completion queue", "not mapped", "resize it once more"),
         }
     }
 }

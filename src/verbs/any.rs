@@ -227,8 +227,12 @@ impl CompOps for AnyCq {
         }
     }
     #[inline(always)]
-    fn end(&mut self) {
-        each!(AnyCq, self, cq => cq.end());
+    fn is_drained(&self) -> bool {
+        each!(AnyCq, self, cq => cq.is_drained())
+    }
+    #[inline(always)]
+    fn end(&mut self, lost: impl FnOnce() -> bool) {
+        each!(AnyCq, self, cq => cq.end(lost));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Completion queues.
 
 use super::channel::{ChannelInner, CompChannel, SLICE, deadline};
+use super::cq_depth::{CqLoad, Demand};
 use super::device::{Context, ContextInner};
 use super::health::Health;
 use super::mr::CloseError;
@@ -45,7 +46,7 @@ pub struct CqId(pub(super) u64);
 #[doc(alias = "ibv_cq")]
 pub struct Cq<P: Provider = Any> {
     pub(super) poller: P::Cq,
-    shared: Arc<CqShared>,
+    pub(super) shared: Arc<CqShared>,
 }
 
 /// What the queue pairs of a completion queue keep of it.
@@ -57,6 +58,10 @@ pub(super) struct CqShared {
     pub(super) health: Arc<Health>,
     /// Queue pairs that use it.
     pub(super) attached: AtomicU32,
+    /// What they can put into it.
+    pub(super) demand: Demand,
+    /// Completions that it holds.
+    capacity: AtomicU32,
 }
 
 /// Which completions raise an event.
@@ -96,7 +101,8 @@ impl<P: Provider> Context<P> {
     /// A completion queue that holds at least `depth` completions that were not yet polled.
     ///
     /// It must hold every completion that can be under way at once: each signaled send and each receive of all its queue
-    /// pairs, and on errors also the unsignaled ones. A device that finds it full loses completions.
+    /// pairs, and on errors also the unsignaled ones ([`CqDepth`](crate::CqDepth) adds them up). A device that finds it full
+    /// loses completions.
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(&self, depth: u32) -> Result<Cq<P>, Error> {
         self.cq_builder(depth).build()
@@ -126,15 +132,7 @@ impl<'a, P: Provider> CqBuilder<'a, P> {
     /// Makes it.
     pub fn build(self) -> Result<Cq<P>, Error> {
         let Self { context, depth, channel, comp_vector, provider: _ } = self;
-        let max = context.attr.max_cqe;
-        if depth == 0 {
-            let limit = format!("a completion queue holds at least one completion; the device takes up to {max}");
-            return Err(Error::invalid(Verb::CreateCq, "depth", depth, limit));
-        }
-        if depth > max {
-            let limit = format!("the device takes 1 to {max}; spread the queue pairs over several completion queues");
-            return Err(Error::invalid(Verb::CreateCq, "depth", depth, limit));
-        }
+        check_depth(Verb::CreateCq, depth, context.attr.max_cqe)?;
         let vectors = context.ucontext.num_comp_vectors();
         if comp_vector >= vectors.max(1) {
             let limit = format!("the device has {vectors} vectors, counted from 0");
@@ -166,6 +164,8 @@ impl<'a, P: Provider> CqBuilder<'a, P> {
             health: Arc::new(Health::new(channel.as_ref().map(|channel| channel.alarm.clone()))),
             channel,
             attached: AtomicU32::new(0),
+            demand: Demand::default(),
+            capacity: AtomicU32::new(poller.capacity()),
         });
         shared.context.registry.insert(user_handle, Source::Cq(shared.health.clone()));
         Ok(Cq { poller, shared })
@@ -181,6 +181,32 @@ impl<P: Provider> Cq<P> {
     /// What events about it carry.
     pub fn id(&self) -> CqId {
         self.shared.id
+    }
+
+    /// What its queue pairs can put into it at once, and what it holds.
+    ///
+    /// A completion queue that is too small is not refused when a queue pair is made on it, since only the program knows how
+    /// much it will have under way: look here, or at [`PreparedQp::short_cq`](crate::PreparedQp::short_cq).
+    pub fn load(&self) -> CqLoad {
+        self.shared.load()
+    }
+
+    /// Makes it hold at least `depth` completions, while queue pairs may be at work. Completions that were not polled stay, in
+    /// their order.
+    ///
+    /// The kernel refuses fewer than there are to be polled. If the new ring cannot be mapped, that is the error, polling says
+    /// [`Unmapped`](crate::PollError::Unmapped), and resizing once more mends it; nothing is lost.
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize(&mut self, depth: u32) -> Result<(), Error> {
+        let Self { poller, shared } = self;
+        let context = &shared.context;
+        check_depth(Verb::ResizeCq, depth, context.attr.max_cqe)?;
+        let before = poller.capacity();
+        let resized = P::resize_cq(&context.ucontext, &shared.handle, poller, depth);
+        // Without a ring it holds nothing; a refusal leaves it as it was.
+        shared.health.set_mapped(resized.is_ok() || (poller.capacity() == before && before != 0));
+        shared.capacity.store(poller.capacity(), Ordering::Relaxed);
+        resized
     }
 
     /// Asks for one event on the channel when the next completion comes. A completion that is already there raises none:
@@ -229,14 +255,15 @@ impl<P: Provider> Cq<P> {
     /// Blocks until a completion is there to be polled; `false` if none came within `timeout`.
     ///
     /// Arms the queue itself, and loses no wake-up. Its channel must serve this completion queue alone: with a shared one,
-    /// wait on the [`CompChannel`]. A queue that the device overran gives an error rather than a wait without end.
+    /// wait on the [`CompChannel`]. A queue that the device overran gives an error, once what was there is polled, rather than
+    /// a wait without end.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
         let shared = &self.shared;
         let channel = self.own_channel()?;
-        shared.health.check(Verb::GetCqEvent)?;
-        if self.poller.has_entry() {
+        if self.poller.has_entry() && !shared.health.is_gone() {
             return Ok(true);
         }
+        shared.health.check(Verb::GetCqEvent)?;
         let deadline = deadline(timeout);
         loop {
             // Looked at each time round, since another completion queue may be attached meanwhile.
@@ -292,6 +319,27 @@ impl<P: Provider> Cq<P> {
     /// Whether nothing is there to poll, and at most one queue pair can put something there.
     pub(super) fn is_quiet(&self) -> bool {
         !self.poller.has_entry() && self.shared.attached.load(Ordering::Relaxed) <= 1
+    }
+}
+
+fn check_depth(verb: Verb, depth: u32, max: u32) -> Result<(), Error> {
+    let limit = match depth {
+        0 => format!("a completion queue holds at least one completion; the device takes up to {max}"),
+        _ if depth > max => {
+            format!("the device takes 1 to {max}; spread the queue pairs over several completion queues")
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::invalid(verb, "depth", depth, limit))
+}
+
+impl CqShared {
+    pub(super) fn load(&self) -> CqLoad {
+        CqLoad {
+            queue_pairs: self.attached.load(Ordering::Relaxed),
+            demand: self.demand.get(),
+            capacity: self.capacity.load(Ordering::Relaxed),
+        }
     }
 }
 

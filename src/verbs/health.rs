@@ -10,23 +10,34 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 /// What happened to a completion queue. Marked by whoever reads the event, also after the queue was dropped.
 #[derive(Default)]
 pub(super) struct Health {
-    /// [`WELL`], or what happened last.
+    /// [`WELL`], or what happened.
     state: AtomicU8,
+    /// When the queue was last seen full, if that was a short while ago.
+    seen_full: Mutex<Option<Instant>>,
     /// A task that waits for the queue.
     waiting: Mutex<Option<Waker>>,
     /// Set with every mark, for who waits for the channel and not for one queue.
     alarm: Option<Arc<AtomicBool>>,
 }
 
+/// Every bit of the state is something that is wrong.
 const WELL: u8 = 0;
+/// It was seen full a short while ago, so that the device may have lost completions and be about to say so.
+const SUSPECT: u8 = 1 << 0;
+/// Its ring could not be mapped after it was resized.
+const UNMAPPED: u8 = 1 << 1;
 /// The device reported that it lost completions.
-const OVERRUN: u8 = 1;
+const OVERRUN: u8 = 1 << 2;
 /// The device went away, or this process gave it up.
-const GONE: u8 = 2;
+const GONE: u8 = 1 << 3;
+
+/// How long a device may take to report what it has lost.
+const SUSPICION: Duration = Duration::from_secs(1);
 
 impl Health {
     /// Of a queue whose channel's waiters look at `alarm`.
@@ -40,27 +51,57 @@ impl Health {
     }
 
     pub(super) fn mark_overrun(&self) {
-        // A device that is gone is the last word.
-        let _ = self.state.compare_exchange(WELL, OVERRUN, Ordering::Relaxed, Ordering::Relaxed);
+        self.state.fetch_or(OVERRUN, Ordering::Relaxed);
     }
 
     pub(super) fn mark_gone(&self) {
-        self.state.store(GONE, Ordering::Relaxed);
+        self.state.fetch_or(GONE, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & GONE != 0
+    }
+
+    /// From now on, for a while, whoever polls looks at asynchronous events as well.
+    pub(super) fn suspect(&self) {
+        *self.seen_full.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.state.fetch_or(SUSPECT, Ordering::Relaxed);
+    }
+
+    /// Whether events are to be looked at.
+    pub(super) fn is_suspect(&self) -> bool {
+        let mut seen_full = self.seen_full.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen_full.is_some_and(|at| at.elapsed() > SUSPICION) {
+            *seen_full = None;
+            self.state.fetch_and(!SUSPECT, Ordering::Relaxed);
+        }
+        seen_full.is_some()
+    }
+
+    pub(super) fn set_mapped(&self, mapped: bool) {
+        if mapped {
+            self.state.fetch_and(!UNMAPPED, Ordering::Relaxed);
+        } else {
+            self.state.fetch_or(UNMAPPED, Ordering::Relaxed);
+        }
     }
 
     /// The error for a wait or a command, if the queue is not well.
     pub(super) fn check(&self, verb: Verb) -> Result<(), Error> {
-        match self.state.load(Ordering::Relaxed) {
-            WELL => Ok(()),
-            OVERRUN => Err(Error::CqOverrun { verb }),
-            _ => Err(Error::DeviceGone { verb }),
-        }
+        self.poll_error().map_or(Ok(()), |error| Err(error.during(verb)))
     }
 
-    /// Why polling a queue that is not well goes no further.
-    #[inline(always)]
-    pub(super) fn poll_error(&self) -> PollError {
-        if self.state.load(Ordering::Relaxed) == GONE { PollError::DeviceGone } else { PollError::Overrun }
+    /// Why polling goes no further, if the queue is not well.
+    pub(super) fn poll_error(&self) -> Option<PollError> {
+        let state = self.state.load(Ordering::Relaxed);
+        // A device that is gone is the last word.
+        if state & GONE != 0 {
+            Some(PollError::DeviceGone)
+        } else if state & OVERRUN != 0 {
+            Some(PollError::Overrun)
+        } else {
+            (state & UNMAPPED != 0).then_some(PollError::Unmapped)
+        }
     }
 
     /// Has `waker` woken by the next mark. To be followed by a look at the state, since a mark may have come before.

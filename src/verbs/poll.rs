@@ -5,7 +5,7 @@
 //! The one unsafe block takes the part of a slice that was just written for what it is: initialised.
 #![allow(unsafe_code)]
 
-use super::cq::Cq;
+use super::cq::{Cq, CqShared};
 use super::provider::sealed::CompOps;
 use super::provider::{Any, Provider};
 use super::wc::Completion;
@@ -15,6 +15,9 @@ use std::mem::MaybeUninit;
 
 impl<P: Provider> Cq<P> {
     /// The completions that are there now. Their slots go back to the device when the returned value is dropped.
+    ///
+    /// If none is there because the device lost some, or is gone, that is the error. A program that only polls learns of an
+    /// overrun too: a queue that is found full is watched for a while.
     ///
     /// ```no_run
     /// # fn f(cq: &mut ironverbs::Cq) -> Result<(), ironverbs::PollError> {
@@ -27,12 +30,15 @@ impl<P: Provider> Cq<P> {
     #[doc(alias = "ibv_start_poll")]
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Completions<'_, P>, PollError> {
-        let health = &self.shared().health;
-        if !health.is_well() {
-            return Err(health.poll_error());
+        let Self { poller, shared } = self;
+        poller.begin();
+        if poller.is_drained()
+            && !shared.health.is_well()
+            && let Some(error) = shared.why_nothing_comes()
+        {
+            return Err(error);
         }
-        self.poller.begin();
-        Ok(Completions { poller: &mut self.poller })
+        Ok(Completions { poller, shared })
     }
 
     /// One completion, if there is one.
@@ -71,6 +77,33 @@ impl<P: Provider> Cq<P> {
     }
 }
 
+impl CqShared {
+    /// Why there is nothing to poll, if that is not by chance. For a queue that is not well.
+    #[cold]
+    #[inline(never)]
+    fn why_nothing_comes(&self) -> Option<PollError> {
+        if self.health.is_suspect() {
+            self.look_at_events();
+        }
+        self.health.poll_error()
+    }
+
+    /// Whether the device has reported that completions were lost. For a queue that is full.
+    #[cold]
+    #[inline(never)]
+    fn has_lost_any(&self) -> bool {
+        self.health.suspect();
+        self.look_at_events();
+        self.health.poll_error().is_some()
+    }
+
+    /// Reads what the device has reported, unless someone else does.
+    fn look_at_events(&self) {
+        // An error is one of reading, not of this queue; whoever waits for events gets it.
+        let _ = self.context.registry.keep_unread_events(self.context.ucontext.async_fd());
+    }
+}
+
 /// Completions that were there when the queue was polled. See [`Cq::poll`].
 ///
 /// ```no_run
@@ -84,6 +117,7 @@ impl<P: Provider> Cq<P> {
 /// ```
 pub struct Completions<'cq, P: Provider = Any> {
     poller: &'cq mut P::Cq,
+    shared: &'cq CqShared,
 }
 
 impl<P: Provider> Completions<'_, P> {
@@ -98,6 +132,6 @@ impl<P: Provider> Completions<'_, P> {
 impl<P: Provider> Drop for Completions<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.poller.end();
+        self.poller.end(|| self.shared.has_lost_any());
     }
 }

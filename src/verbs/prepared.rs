@@ -4,6 +4,7 @@ use super::access::AccessFlags;
 use super::attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer};
 use super::batch::RecvBatch;
 use super::cq::Cq;
+use super::cq_depth::CqLoad;
 use super::gid::{GidChoice, GidWant};
 use super::pd::Pd;
 use super::provider::sealed::SendOps;
@@ -399,6 +400,21 @@ impl<P: Provider, T: QpType> PreparedQp<P, T> {
     /// The sizes of its queues, as the provider made them: at least what was asked for.
     pub fn cap(&self) -> QpCap {
         self.core.shared().cap
+    }
+
+    /// The completion queue of its that is too small for all its queue pairs, this one included, if there is one: completions
+    /// may be lost. A program that knows how much it has under way at once may ignore it.
+    ///
+    /// ```no_run
+    /// # fn f(prepared: &ironverbs::PreparedQp) {
+    /// if let Some(load) = prepared.short_cq() {
+    ///     eprintln!("{load}");
+    /// }
+    /// # }
+    /// ```
+    pub fn short_cq(&self) -> Option<CqLoad> {
+        let shared = self.core.shared();
+        [&shared.send_cq, &shared.recv_cq].map(|cq| cq.load()).into_iter().find(CqLoad::is_short)
     }
 
     /// Opens a batch of receives.

@@ -140,7 +140,10 @@ pub(crate) mod sealed {
         fn has_entry(&self) -> bool;
         fn begin(&mut self);
         fn next(&mut self) -> Option<Self::Entry<'_>>;
-        fn end(&mut self);
+        /// Whether every entry of the batch was taken.
+        fn is_drained(&self) -> bool;
+        /// `lost` is asked, if the device may have found the queue full, whether it has lost an entry.
+        fn end(&mut self, lost: impl FnOnce() -> bool);
     }
 
     /// One completion. What of the value is not used is not read.
@@ -310,8 +313,12 @@ pub(crate) mod sealed {
             RxeCq::next(self)
         }
         #[inline(always)]
-        fn end(&mut self) {
-            RxeCq::end(self);
+        fn is_drained(&self) -> bool {
+            RxeCq::is_drained(self)
+        }
+        #[inline(always)]
+        fn end(&mut self, lost: impl FnOnce() -> bool) {
+            RxeCq::end(self, lost);
         }
     }
 

@@ -72,6 +72,8 @@ pub(super) struct QpShared<P: Provider> {
     pub(super) srq: Option<Arc<SrqShared>>,
     pub(super) groups: Groups,
     parked: Mutex<Parked<P>>,
+    /// The sizes of its queues, as they were asked for.
+    asked: QpCap,
 }
 
 /// Queues of sides that are gone.
@@ -115,16 +117,10 @@ impl<P: Provider> QpCore<P> {
             cap,
             user_handle,
         };
+        let asked = cap;
         let NewQp { handle, qpn, cap, mut sq, rq } = P::create_qp(context.driver, &context.ucontext, &request)?;
         sq.introduce(Owner { pd: pd.identity(), qpn: qpn.get() }, context.attr.device_cap_flags_ex);
         context.registry.insert(user_handle, Source::Qp(qpn));
-        send_cq.attached.fetch_add(1, Ordering::Relaxed);
-        if !Arc::ptr_eq(send_cq, recv_cq) {
-            recv_cq.attached.fetch_add(1, Ordering::Relaxed);
-        }
-        if let Some(srq) = srq {
-            srq.attached.fetch_add(1, Ordering::Relaxed);
-        }
         let shared = Arc::new(QpShared {
             handle,
             qpn,
@@ -139,7 +135,9 @@ impl<P: Provider> QpCore<P> {
             pd,
             groups: Groups::default(),
             parked: Mutex::new(Parked { sq: None, rq: None }),
+            asked,
         });
+        shared.attach();
         Ok(Self {
             send: SendSide { sq: ManuallyDrop::new(sq), ready: false, shared: shared.clone() },
             recv: RecvSide { rq: ManuallyDrop::new(rq), ready: false, shared },
@@ -194,6 +192,34 @@ impl<P: Provider> RecvSide<P> {
 }
 
 impl<P: Provider> QpShared<P> {
+    /// Counts it on the queues that it uses.
+    fn attach(&self) {
+        let Self { send_cq, recv_cq, srq, asked, .. } = self;
+        send_cq.attached.fetch_add(1, Ordering::Relaxed);
+        if !Arc::ptr_eq(send_cq, recv_cq) {
+            recv_cq.attached.fetch_add(1, Ordering::Relaxed);
+        }
+        send_cq.demand.add(asked.max_send_wr.into(), None);
+        recv_cq.demand.add(asked.max_recv_wr.into(), srq.as_ref());
+        if let Some(srq) = srq {
+            srq.attached.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts it no more.
+    fn detach(&self) {
+        let Self { send_cq, recv_cq, srq, asked, .. } = self;
+        send_cq.attached.fetch_sub(1, Ordering::Relaxed);
+        if !Arc::ptr_eq(send_cq, recv_cq) {
+            recv_cq.attached.fetch_sub(1, Ordering::Relaxed);
+        }
+        send_cq.demand.remove(asked.max_send_wr.into(), None);
+        recv_cq.demand.remove(asked.max_recv_wr.into(), srq.as_ref());
+        if let Some(srq) = srq {
+            srq.attached.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     pub(super) fn state(&self) -> QpState {
         QpState(self.state.load(Ordering::Relaxed))
     }
@@ -269,12 +295,6 @@ impl<P: Provider> Drop for QpShared<P> {
             return;
         }
         self.pd.context.registry.remove(self.user_handle);
-        self.send_cq.attached.fetch_sub(1, Ordering::Relaxed);
-        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
-            self.recv_cq.attached.fetch_sub(1, Ordering::Relaxed);
-        }
-        if let Some(srq) = &self.srq {
-            srq.attached.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.detach();
     }
 }

@@ -57,8 +57,8 @@ pub(super) struct SrqShared {
     pub(super) pd: Arc<PdInner>,
     /// Queue pairs that use it.
     pub(super) attached: AtomicU32,
-    /// Receives that it holds at most.
-    pub(super) capacity: AtomicU32,
+    /// Receives that it was asked to hold.
+    pub(super) asked: AtomicU32,
 }
 
 /// Settings of a shared receive queue to be made.
@@ -127,7 +127,7 @@ impl<P: Provider> SrqBuilder<'_, P> {
             id: SrqId(user_handle),
             pd: pd.inner().clone(),
             attached: AtomicU32::new(0),
-            capacity: AtomicU32::new(queue.capacity()),
+            asked: AtomicU32::new(max_wr),
         });
         Ok(Srq { queue, shared })
     }
@@ -183,7 +183,7 @@ impl<P: Provider> Srq<P> {
     pub fn resize(&mut self, max_wr: u32) -> Result<(), Error> {
         check_max_wr(Verb::ModifySrq, max_wr, self.shared.pd.context.attr.max_srq_wr)?;
         self.modify(ModifySrq::MaxWr(max_wr))?;
-        self.shared.capacity.store(self.capacity(), Ordering::Relaxed);
+        self.shared.asked.store(max_wr, Ordering::Relaxed);
         Ok(())
     }
 

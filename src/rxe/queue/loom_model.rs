@@ -195,7 +195,7 @@ fn drain(consumer: &mut Consumer<Model>, model: &Model, mut seen: u64) -> u64 {
         seen += 1;
         assert_eq!(model.read(slot), seen);
     }
-    consumer.end();
+    consumer.end(|| false);
     seen
 }
 
@@ -339,7 +339,7 @@ fn loom_completion_queue_type() {
                 seen += 1;
                 assert_eq!(cqe.wc().wr_id, seen);
             }
-            cq.end();
+            cq.end(|| false);
             thread::yield_now();
         }
         peer.join().unwrap();

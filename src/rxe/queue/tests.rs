@@ -119,10 +119,10 @@ fn one_completion_is_seen_once() {
         assert_eq!(consumer.next().map(read), Some(7));
         assert_eq!(consumer.next(), None);
         assert_eq!(consumer.next(), None);
-        consumer.end();
+        consumer.end(|| false);
         consumer.begin();
         assert_eq!(consumer.next(), None);
-        consumer.end();
+        consumer.end(|| false);
         assert_eq!(kernel.consumer(), kernel.producer());
     }
 }
@@ -135,7 +135,7 @@ fn a_scribbled_index_never_leads_out_of_the_ring() {
         consumer.begin();
         let count = std::iter::from_fn(|| consumer.next()).count();
         assert!(count <= 7, "{value:#x}: {count}");
-        consumer.end();
+        consumer.end(|| false);
         assert!(kernel.consumer() <= 7);
 
         let (mut producer, kernel) = producer(7, 3);
@@ -259,7 +259,7 @@ proptest! {
                     not_given_back += 1;
                 }
                 Poll::End => {
-                    consumer.end();
+                    consumer.end(|| false);
                     not_given_back = 0;
                 }
             }
