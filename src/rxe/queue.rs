@@ -167,7 +167,7 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// If the producer has filled the ring up to the last slot, it may have had more to put in, and lost it. `lost` is asked
     /// then. A ring that was full at any time since the last call still is: only this makes room. If `lost` says that
-    /// something is missing, no slot is given back, so that nothing comes after the gap.
+    /// something is missing, no slot is given back: what would come after the gap is worth nothing.
     #[inline(always)]
     pub fn end(&mut self, lost: impl FnOnce() -> bool) {
         if self.next != self.published {

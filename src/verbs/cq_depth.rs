@@ -28,7 +28,7 @@ impl CqDepth {
 
     /// Adds `n` queue pairs, with up to `sends` sends and `receives` receives each that complete here.
     pub const fn queue_pairs(self, n: u32, sends: u32, receives: u32) -> Self {
-        self.plus(n as u64 * (sends as u64 + receives as u64))
+        self.plus((n as u64).saturating_mul(sends as u64 + receives as u64))
     }
 
     /// Adds a shared receive queue of up to `n` receives. Once, however many queue pairs take from it.

@@ -29,6 +29,7 @@ tests! {
     events_of_a_dropped_queue_harm_nobody,
     queue_without_channel_cannot_wait,
     overrun_is_told_to_who_polls,
+    overrun_is_told_to_who_only_polls,
     overrun_is_told_to_who_waits,
     overrun_that_another_thread_reads_is_told_to_who_waits,
     waiting_for_async_events_ends,
@@ -401,13 +402,64 @@ fn overrun_is_told_to_who_polls(target: &Target) {
     assert_ne!(other.id(), pair.a.cq.id());
     overrun(&mut pair.a, entry, remote);
     expect_overrun_event(&pair.a.context, &pair.a.cq);
-    assert_eq!(pair.a.cq.poll_one().unwrap_err(), PollError::Overrun);
+    drain_then_overrun(&mut pair.a.cq);
     assert!(pair.a.cq.poll().is_err());
     assert!(matches!(pair.a.cq.wait(PATIENCE).unwrap_err(), Error::CqOverrun { .. }));
     step("nobody else is harmed");
     let mut other = other;
     assert_eq!(other.poll_one().unwrap(), None);
     assert_eq!(pair.b.cq.poll_one().unwrap(), None);
+}
+
+/// What was there before the loss comes first, in order, and nothing after it.
+fn drain_then_overrun(cq: &mut Cq) {
+    let capacity = u64::from(cq.capacity());
+    let patience = Patience::new();
+    let mut next = 0;
+    loop {
+        match cq.poll_one() {
+            Ok(Some(wc)) => {
+                assert_eq!(wc.wr_id, next);
+                next += 1;
+            }
+            Ok(None) => patience.check("the overrun is told"),
+            Err(error) => break assert_eq!(error, PollError::Overrun),
+        }
+    }
+    assert_eq!(next, capacity, "all that the queue holds");
+    assert_eq!(cq.poll_one(), Err(PollError::Overrun), "and it stays so");
+}
+
+/// Nobody waits, nobody reads asynchronous events: the queue that is found full gives it away.
+fn overrun_is_told_to_who_only_polls(target: &Target) {
+    for late in [false, true] {
+        let setup = Setup { cq_depth: 4, send_wr: 64, ..Setup::default() };
+        let mut pair = Pair::new(target, &setup);
+        let (entry, remote) = (pair.a.sge(0, 8), pair.b.remote(0));
+        overrun(&mut pair.a, entry, remote);
+        if late {
+            pair.a.settle(target);
+            drain_then_overrun(&mut pair.a.cq);
+            let error = pair.a.context.async_events().next(PATIENCE).unwrap().unwrap();
+            assert_eq!((error.kind, error.subject), (AsyncEventType::CQ_ERR, Subject::Cq(pair.a.cq.id())));
+            continue;
+        }
+        // A program that polls while the device works may make room in time; if not, it is told.
+        let n = pair.a.cq.capacity() + 9;
+        let patience = Patience::new();
+        let mut ids = vec![];
+        while ids.len() < n as usize {
+            match pair.a.cq.poll_one() {
+                Ok(Some(wc)) => ids.push(wc.wr_id),
+                Ok(None) => patience.check("a completion, or word that it is lost"),
+                Err(error) => {
+                    assert_eq!(error, PollError::Overrun);
+                    break;
+                }
+            }
+        }
+        assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
+    }
 }
 
 /// A wait for a completion that was lost ends with the reason, although nobody reads asynchronous events.

@@ -6,6 +6,7 @@
 //! library) of both.
 
 mod capacity;
+mod completion_queues;
 mod datagrams;
 mod device_events;
 mod errors;
@@ -37,6 +38,7 @@ fn main() -> std::process::ExitCode {
         rings::TESTS,
         polling::TESTS,
         datagrams::TESTS,
+        completion_queues::TESTS,
         errors::TESTS,
         states::TESTS,
         events::TESTS,
