@@ -10,7 +10,7 @@ use crate::seen;
 use crate::target::{Target, kernel_objects};
 use crate::tests;
 use fastrand::Rng;
-use ironverbs::{CqDepth, CqId, Errno, Error, Notify, Pool, Qp, QpBuilder, WcStatus, WrFlags};
+use ironverbs::{CqDepth, CqId, Errno, Error, Notify, Pool, Qp, QpBuilder, Rc, WcStatus, WrFlags};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -243,8 +243,8 @@ fn completions_of_destroyed_queue_pairs_keep_their_numbers(target: &Target) {
     let mut leftovers = 0;
     for round in 0..rounds {
         step(format!("round {round} of {rounds}, {} under way", posted.len()));
-        let mut near = builder(target, &ours.pd, &ours.cq, &ours.cq, &setup).build().unwrap();
-        let mut far = builder(target, &peer.pd, &peer.cq, &peer.cq, &setup).build().unwrap();
+        let mut near = builder::<Rc>(target, &ours.pd, &ours.cq, &ours.cq, &setup).build().unwrap();
+        let mut far = builder::<Rc>(target, &peer.pd, &peer.cq, &peer.cq, &setup).build().unwrap();
         let (near_end, far_end) = (near.endpoint(), far.endpoint());
         let qpn = near.qpn().get();
         for n in 0..EACH {
