@@ -313,7 +313,7 @@ fn slots_of_destroyed_queue_pairs_come_to_nobody_else(target: &Target) {
     for round in 0..40_u32 {
         let (mut near, mut far) = connected(&ours);
         try_recv(&mut far, |batch| (0..4).try_for_each(|n| batch.recv(n, &[into]))).unwrap();
-        let (mine, other) = (&pools[round as usize % 2], &pools[round as usize % 2 ^ 1]);
+        let (mine, other) = (&pools[round as usize % 2], &pools[(round as usize + 1) % 2]);
         for n in 0..6 {
             let mut slot = mine.take().unwrap();
             slot[0] = n;
@@ -330,7 +330,7 @@ fn slots_of_destroyed_queue_pairs_come_to_nobody_else(target: &Target) {
         let mut completions = ours.cq.poll().unwrap();
         while let Some(completion) = completions.next() {
             let qpn = completion.qpn();
-            let foreign = other.reclaim(completion).err().expect("not a slot of that pool");
+            let foreign = other.reclaim(completion).expect_err("not a slot of that pool");
             assert_eq!(foreign.qpn(), qpn);
             back += 1;
         }

@@ -29,6 +29,7 @@ tests! {
     is_not_flushed_by_a_queue_pair_in_error,
     may_be_dropped_before_its_queue_pairs,
     closes_when_its_queue_pairs_are_gone,
+    many_queue_pairs_and_much_traffic,
 }
 
 /// Bytes of a message.
@@ -468,4 +469,79 @@ fn closes_when_its_queue_pairs_are_gone(target: &Target) {
     star.served.pop();
     refused.object.close().unwrap();
     assert_eq!(star.context.leaks(), vec![]);
+}
+
+/// 64 queue pairs take from one shared receive queue and complete on one completion queue. Every message comes once, as it was
+/// sent, and in order on its queue pair.
+///
+/// `IRONVERBS_TEST_MESSAGES` tells how many (default 3000). Meant for a link that loses packets and changes their order, too.
+fn many_queue_pairs_and_much_traffic(target: &Target) {
+    const QUEUE_PAIRS: usize = 64;
+    /// Messages of one queue pair under way at once.
+    const WINDOW: u64 = 3;
+    let total = std::env::var("IRONVERBS_TEST_MESSAGES").map_or(3000, |n| n.parse::<u64>().unwrap());
+    let before = kernel_objects(&target.device);
+    let mut star = Star::new(target, QUEUE_PAIRS, PLACES as u32);
+    let of: std::collections::HashMap<u32, usize> =
+        star.served.iter().enumerate().map(|(i, qp)| (qp.qpn().get(), i)).collect();
+    // Places of the shared receive queue that are free; the number of a receive is that of its place.
+    let mut free: Vec<u64> = (0..PLACES as u64).collect();
+    let mut sent = [0_u64; QUEUE_PAIRS];
+    let mut done = [0_u64; QUEUE_PAIRS];
+    let mut came = [0_u64; QUEUE_PAIRS];
+    let (mut all_sent, mut all_done, mut all_came) = (0, 0, 0);
+    let started = Instant::now();
+    let mut last = Instant::now();
+    while all_came < total || all_done < total {
+        step(format!("{all_sent} sent, {all_done} complete, {all_came} came, of {total}"));
+        while let Some(place) = free.pop() {
+            star.recv(place);
+        }
+        for (client, (sent, done)) in sent.iter_mut().zip(done).enumerate() {
+            while *sent - done < WINDOW && all_sent < total {
+                // Client and number, in the message and in its place of the client's region.
+                let number = *sent << 8 | client as u64;
+                let at = (client * 4 + (*sent % 4) as usize) * LEN;
+                star.client_mr.write(at, &Star::message(number)).unwrap();
+                let entry = star.client_mr.sge(at..at + LEN).unwrap();
+                try_send(&mut star.clients[client], |batch| {
+                    batch.send_imm(number, WrFlags::SIGNALED, &[entry], number as u32)
+                })
+                .unwrap();
+                *sent += 1;
+                all_sent += 1;
+            }
+        }
+        let seen = all_came + all_done;
+        let mut room = [const { std::mem::MaybeUninit::uninit() }; 64];
+        for wc in star.cq.poll_into(&mut room).unwrap().iter().copied() {
+            let client = of[&wc.qpn()];
+            assert_eq!(star.came(&wc), came[client] << 8 | client as u64, "{wc:?}");
+            came[client] += 1;
+            all_came += 1;
+            free.push(wc.wr_id);
+        }
+        for wc in star.client_cq.poll_into(&mut room).unwrap() {
+            let client = (wc.wr_id & 0xff) as usize;
+            assert_eq!((wc.status(), wc.wr_id >> 8), (WcStatus::SUCCESS, done[client]), "{wc:?}");
+            done[client] += 1;
+            all_done += 1;
+        }
+        if all_came + all_done != seen {
+            last = Instant::now();
+        } else {
+            assert!(last.elapsed() < Duration::from_secs(30), "nothing came for half a minute");
+            thread::yield_now();
+        }
+    }
+    eprintln!("{total} messages over {QUEUE_PAIRS} queue pairs in {:.1?}", started.elapsed());
+    assert_eq!(sent, came);
+    silent(&mut star.cq);
+    silent(&mut star.client_cq);
+    assert_eq!(star.context.leaks(), vec![]);
+    drop(star);
+    match (before, kernel_objects(&target.device)) {
+        (Ok(before), Ok(after)) => assert_eq!(before, after),
+        (before, after) => eprintln!("objects are not counted: {before:?}, {after:?}"),
+    }
 }
