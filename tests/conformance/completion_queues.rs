@@ -122,7 +122,7 @@ fn sizes_are_checked(target: &Target) {
     for depth in [0, most + 1] {
         for error in [context.create_cq(depth).unwrap_err(), cq.resize(depth).unwrap_err()] {
             assert!(matches!(error, Error::Invalid { .. }), "{error}");
-            assert!(error.to_string().contains(&format!("1 to {most}")), "{error}");
+            assert!(error.to_string().contains(&most.to_string()), "{error}");
         }
     }
     cq.resize(most).unwrap();
