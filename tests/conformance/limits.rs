@@ -21,6 +21,7 @@ tests! {
     region_bounds,
     region_access_that_makes_no_sense,
     memory_lock_limit_is_named,
+    queues_fit_a_small_memory_lock_limit,
     messages_too_long,
     errors_keep_the_kernels_number,
 }
@@ -227,24 +228,43 @@ fn region_access_that_makes_no_sense(target: &Target) {
     }
 }
 
-/// Reports of a bare "out of memory" where the limit of locked memory was meant.
-fn memory_lock_limit_is_named(target: &Target) {
+/// Runs `f` with 64 KiB of locked memory, which many systems give by default. A process with CAP_IPC_LOCK has no limit.
+fn with_small_limit(f: impl FnOnce()) {
     let capabilities = std::fs::read_to_string("/proc/self/status").unwrap();
     let effective = capabilities.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
     const CAP_IPC_LOCK: u64 = 1 << 14;
     if u64::from_str_radix(effective, 16).unwrap() & CAP_IPC_LOCK != 0 {
         skip("the process has CAP_IPC_LOCK, so it has no limit of locked memory; run it as another user");
     }
-    let context = target.open();
-    let pd = context.alloc_pd().unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).unwrap();
     setrlimit(Resource::RLIMIT_MEMLOCK, 64 << 10, hard).unwrap();
-    let error = pd.alloc_mr(1 << 20, AccessFlags::LOCAL_WRITE).unwrap_err();
+    f();
     setrlimit(Resource::RLIMIT_MEMLOCK, soft, hard).unwrap();
-    assert_eq!(error.errno(), Some(Errno::ENOMEM));
-    for part in ["1048576", "65536", "ulimit -l", "CAP_IPC_LOCK"] {
-        assert!(error.to_string().contains(part), "it should say {part}: {error}");
-    }
+}
+
+/// Reports of a bare "out of memory" where the limit of locked memory was meant.
+fn memory_lock_limit_is_named(target: &Target) {
+    let context = target.open();
+    let pd = context.alloc_pd().unwrap();
+    with_small_limit(|| {
+        let some = pd.alloc_mr(16 << 10, AccessFlags::LOCAL_WRITE).unwrap();
+        let error = pd.alloc_mr(1 << 20, AccessFlags::LOCAL_WRITE).unwrap_err();
+        drop(some);
+        assert_eq!(error.errno(), Some(Errno::ENOMEM));
+        for part in ["1048576", "65536", "16384 bytes are pinned already", "ulimit -l", "CAP_IPC_LOCK"] {
+            assert!(error.to_string().contains(part), "it should say {part}: {error}");
+        }
+    });
+}
+
+/// Reports of the same error for completion queues and queue pairs, blamed on not being root.
+fn queues_fit_a_small_memory_lock_limit(target: &Target) {
+    with_small_limit(|| {
+        let mut pair = Pair::new(target, &Setup { mr_bytes: 8192, ..Setup::default() });
+        let (entry, remote) = (pair.a.sge(0, 8192), pair.b.remote(0));
+        pair.a.send(|batch| batch.write(1, ironverbs::WrFlags::SIGNALED, &[entry], remote));
+        pair.a.success();
+    });
 }
 
 fn messages_too_long(target: &Target) {
