@@ -20,16 +20,19 @@ impl Owners {
     }
 
     /// Free → the caller's, if there is one. What its last holder did with it happened before.
+    #[inline(always)]
     pub(super) fn take(&self) -> Option<u32> {
         self.free.pop()
     }
 
     /// The caller's → free.
+    #[inline(always)]
     pub(super) fn give_back(&self, index: u32) {
         self.free.push(index);
     }
 
     /// The caller's → the device's. To be called before the device sees it.
+    #[inline(always)]
     pub(super) fn post(&self, index: u32) {
         if let Some(posted) = self.posted.get(index as usize) {
             posted.store(true, Ordering::Release);
@@ -37,6 +40,7 @@ impl Owners {
     }
 
     /// The device's → the caller's; `false` if the device does not have it.
+    #[inline(always)]
     pub(super) fn reclaim(&self, index: u32) -> bool {
         self.posted.get(index as usize).is_some_and(|posted| posted.swap(false, Ordering::Acquire))
     }
@@ -57,6 +61,7 @@ impl FreeList {
         Self { head: AtomicU64::new(1), next }
     }
 
+    #[inline(always)]
     fn pop(&self) -> Option<u32> {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
@@ -70,6 +75,7 @@ impl FreeList {
         }
     }
 
+    #[inline(always)]
     fn push(&self, index: u32) {
         let Some(next) = self.next.get(index as usize) else { return };
         let mut head = self.head.load(Ordering::Relaxed);
@@ -83,6 +89,7 @@ impl FreeList {
         }
     }
 
+    #[inline(always)]
     fn bump(old: u64, first: u32) -> u64 {
         (old >> 32).wrapping_add(1) << 32 | u64::from(first)
     }

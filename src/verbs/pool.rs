@@ -116,6 +116,7 @@ impl Pool {
     }
 
     /// A free slot, if there is one. Its bytes are whatever was last in it.
+    #[inline(always)]
     pub fn take(&self) -> Option<Slot> {
         let index = self.inner.owners.take()?;
         Some(Slot { pool: self.inner.clone(), index })
@@ -123,7 +124,7 @@ impl Pool {
 
     /// Takes back the slot of a completion, of either kind and with any status. A completion that is not of this pool
     /// comes back as a value.
-    #[inline]
+    #[inline(always)]
     pub fn reclaim<P: Provider>(&self, completion: Completion<'_, P>) -> Result<(Slot, Wc), Wc> {
         let wc = completion.wc();
         let index = wc.wr_id as u32;
@@ -253,10 +254,10 @@ pub struct SlotError {
 impl<P: Provider> SendSide<P> {
     #[inline(always)]
     pub(super) fn post_slot(&mut self, slot: Slot, len_bytes: u32, op: SendOp) -> Result<(), SlotError> {
-        self.post_slot_with(slot, len_bytes, op, |sq, wr| sq.push(wr))
+        self.post_slot_with(slot, len_bytes, op, None)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_slot_to(
         &mut self,
         slot: Slot,
@@ -264,16 +265,16 @@ impl<P: Provider> SendSide<P> {
         op: SendOp,
         to: Destination<'_>,
     ) -> Result<(), SlotError> {
-        self.post_slot_with(slot, len_bytes, op, |sq, wr| sq.push_to(wr, to))
+        self.post_slot_with(slot, len_bytes, op, Some(to))
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_slot_with(
         &mut self,
         slot: Slot,
         len_bytes: u32,
         op: SendOp,
-        push: impl FnOnce(&mut P::Sq, &SendWr<'_>) -> Result<(), PostError>,
+        to: Option<Destination<'_>>,
     ) -> Result<(), SlotError> {
         let Some(sge) = slot.sge(len_bytes) else {
             return Err(SlotError { error: PostError::BeyondSlot, slot: Some(slot) });
@@ -287,7 +288,11 @@ impl<P: Provider> SendSide<P> {
         let sq = &mut *self.sq;
         let wr = SendWr { wr_id: slot.wr_id(), flags: WrFlags::SIGNALED, op, payload: Payload::Sges(&[sge]) };
         sq.begin();
-        if let Err(error) = push(sq, &wr) {
+        let pushed = match to {
+            None => sq.push(&wr),
+            Some(to) => sq.push_to(&wr, to),
+        };
+        if let Err(error) = pushed {
             sq.rollback();
             return Err(SlotError { error, slot: Some(slot) });
         }

@@ -57,13 +57,13 @@ macro_rules! datagrams {
     ($owner:ident, $($side:ident).+) => {
         impl<P: Provider> $owner<P, Ud> {
             /// Sends the first `len_bytes` of a slot as a datagram. The completion brings the slot back.
-            #[inline]
+            #[inline(always)]
             pub fn send_slot_to(&mut self, slot: Slot, len_bytes: u32, to: Destination<'_>) -> Result<(), SlotError> {
                 self.$($side).+.post_slot_to(slot, len_bytes, SendOp::Send, to)
             }
 
             /// Sends the first `len_bytes` of a slot as a datagram, with immediate data in host order.
-            #[inline]
+            #[inline(always)]
             pub fn send_imm_slot_to(
                 &mut self,
                 slot: Slot,
