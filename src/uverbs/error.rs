@@ -293,6 +293,7 @@ verbs! {
     CreateQp = "create_qp",
     ModifyQp = "modify_qp",
     QueryQp = "query_qp",
+    DrainQp = "drain_qp",
     DestroyQp = "destroy_qp",
     CreateSrq = "create_srq",
     ModifySrq = "modify_srq",

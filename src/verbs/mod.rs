@@ -13,6 +13,7 @@ mod datagram;
 mod device;
 mod device_memory;
 mod dmabuf;
+mod drain;
 mod endpoint_text;
 mod events;
 mod fork;

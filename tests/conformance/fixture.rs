@@ -13,8 +13,8 @@ use crate::target::Target;
 use fastrand::Rng;
 use ironverbs::{
     AccessFlags, AckTimeout, Any, CompChannel, ConnectOptions, Connected, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd,
-    PortNum, PostError, PreparedQp, Psn, QKey, Qp, QpBuilder, QpType, Rc, RecvBatch, RemoteAddr, SendBatch, Sge, Srq,
-    Uc, Ud, Wc, WcOpcode, WcStatus,
+    PortNum, PostError, PreparedQp, Psn, QKey, Qp, QpBuilder, QpType, Rc, RecvBatch, RecvHalf, RemoteAddr, SendBatch,
+    SendHalf, Sge, Srq, Uc, Ud, Wc, WcOpcode, WcStatus,
 };
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -407,6 +407,26 @@ pub fn try_send<T: QpType, R>(
     // SAFETY: see the module's argument.
     unsafe { batch.submit()? }
     Ok(result)
+}
+
+/// Posts a batch of sends to a half.
+pub fn try_send_half<R>(
+    half: &mut SendHalf,
+    fill: impl FnOnce(&mut SendBatch<'_>) -> Result<R, PostError>,
+) -> Result<R, PostError> {
+    let mut batch = half.send_batch();
+    let result = fill(&mut batch)?;
+    // SAFETY: see the module's argument.
+    unsafe { batch.submit()? }
+    Ok(result)
+}
+
+/// Posts a batch of receives to a half.
+pub fn try_recv_half<R>(
+    half: &mut RecvHalf,
+    fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>,
+) -> Result<R, PostError> {
+    submit_recv(half.recv_batch(), fill)
 }
 
 /// Posts a batch of receives.

@@ -9,6 +9,7 @@ mod capacity;
 mod completion_queues;
 mod datagrams;
 mod device_events;
+mod draining;
 mod errors;
 mod events;
 mod fixture;
@@ -16,6 +17,7 @@ mod harness;
 mod lifetime;
 mod limits;
 mod memory;
+mod multicast;
 mod opcodes;
 mod persist;
 mod polling;
@@ -28,6 +30,7 @@ mod srq;
 mod states;
 mod target;
 mod threads;
+mod transitions;
 mod volume;
 mod windows;
 
@@ -39,8 +42,11 @@ fn main() -> std::process::ExitCode {
         polling::TESTS,
         datagrams::TESTS,
         completion_queues::TESTS,
+        multicast::TESTS,
         errors::TESTS,
         states::TESTS,
+        transitions::TESTS,
+        draining::TESTS,
         events::TESTS,
         device_events::TESTS,
         qp_events::TESTS,

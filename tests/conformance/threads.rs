@@ -1,6 +1,8 @@
 //! Queue pairs and completion queues in different threads.
 
-use crate::fixture::{PATIENCE, Pair, Patience, Setup, Side, completions, connect, prepare, try_recv, try_send};
+use crate::fixture::{
+    PATIENCE, Pair, Patience, Setup, Side, completions, connect, prepare, receives_may_be_late, try_recv, try_send,
+};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::{Pool, PostError, WcOpcode, WrFlags};
@@ -13,6 +15,9 @@ tests! {
     one_thread_posts_and_another_polls,
     a_slot_comes_back_on_another_thread,
     objects_are_made_and_dropped_while_others_work,
+    both_halves_and_the_completion_queue_in_three_threads,
+    two_queue_pairs_on_one_completion_queue_from_two_threads,
+    halves_join_and_close,
 }
 
 fn queue_pair_moves_to_another_thread(target: &Target) {
@@ -174,4 +179,158 @@ impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// One thread sends, one posts receives, one polls for both, and none waits for a lock.
+fn both_halves_and_the_completion_queue_in_three_threads(target: &Target) {
+    const MESSAGES: u64 = 2000;
+    let setup = Setup { send_wr: 15, recv_wr: 31, cq_depth: 512, options: receives_may_be_late, ..Setup::default() };
+    let mut pair = Pair::new(target, &setup);
+    let (own, far) = (pair.b.sge(0, 8), pair.a.sge(0, 8));
+    pair.b.recv(0, &[]);
+    pair.a.send(|batch| batch.send(0, WrFlags::SIGNALED, &[]));
+    pair.a.success();
+    pair.b.success();
+    let Pair { a: Side { qp: mut client, cq: mut client_cq, mr: _client_mr, .. }, b } = pair;
+    let Side { qp, mut cq, mr: _mr, .. } = b;
+    let (mut sender, mut receiver) = qp.split();
+    thread::scope(|scope| {
+        // The peer answers each message, and takes each of ours.
+        scope.spawn(|| {
+            let patience = Patience::new();
+            let (mut posted, mut received, mut sent, mut completed) = (0, 0, 0, 0);
+            while received < MESSAGES || completed < MESSAGES {
+                while posted < MESSAGES
+                    && posted - received < 31
+                    && try_recv(&mut client, |batch| batch.recv(posted, &[far])).is_ok()
+                {
+                    posted += 1;
+                }
+                while sent < MESSAGES
+                    && sent - completed < 15
+                    && try_send(&mut client, |batch| batch.send(sent, WrFlags::SIGNALED, &[far])).is_ok()
+                {
+                    sent += 1;
+                }
+                while let Some(wc) = client_cq.poll_one().unwrap() {
+                    match wc.outcome().unwrap().opcode {
+                        WcOpcode::RECV => received += 1,
+                        _ => completed += 1,
+                    }
+                }
+                patience.check("the peer's messages");
+            }
+        });
+        let sender = scope.spawn(|| {
+            let patience = Patience::new();
+            let mut id = 0;
+            while id < MESSAGES {
+                match crate::fixture::try_send_half(&mut sender, |batch| batch.send(id, WrFlags::SIGNALED, &[own])) {
+                    Ok(()) => id += 1,
+                    Err(PostError::QueueFull) => patience.check("room in the send queue"),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        let receiver = scope.spawn(|| {
+            let patience = Patience::new();
+            let mut id = 0;
+            while id < MESSAGES {
+                match crate::fixture::try_recv_half(&mut receiver, |batch| batch.recv(1_000_000 + id, &[own])) {
+                    Ok(()) => id += 1,
+                    Err(PostError::QueueFull) => patience.check("room in the receive queue"),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        let patience = Patience::new();
+        let (mut sent, mut received) = (0, 0);
+        while sent < MESSAGES || received < MESSAGES {
+            while let Some(wc) = cq.poll_one().unwrap() {
+                let done = wc.outcome().unwrap();
+                let next = if done.opcode == WcOpcode::RECV { &mut received } else { &mut sent };
+                assert_eq!(wc.wr_id % 1_000_000, *next, "in order, once each");
+                *next += 1;
+            }
+            patience.check("every completion");
+        }
+        sender.join().unwrap();
+        receiver.join().unwrap();
+    });
+    let mut qp = sender.join(receiver).unwrap();
+    qp.drain(&mut [&mut cq], PATIENCE, |completion| panic!("{completion:?}")).unwrap();
+    qp.close().unwrap();
+}
+
+/// A third thread polls for both; each queue pair's own requests come in order.
+fn two_queue_pairs_on_one_completion_queue_from_two_threads(target: &Target) {
+    const MESSAGES: u64 = 1500;
+    let setup = Setup { send_wr: 15, ..Setup::default() };
+    let (context, peer) = (target.open(), target.open_peer());
+    let (pd, peer_pd) = (context.alloc_pd().unwrap(), peer.alloc_pd().unwrap());
+    let (mut cq, peer_cq) = (context.create_cq(256).unwrap(), peer.create_cq(16).unwrap());
+    let mr = peer_pd.alloc_mr(64, ironverbs::AccessFlags::ALL).unwrap();
+    let own = pd.alloc_mr(64, ironverbs::AccessFlags::LOCAL_WRITE).unwrap();
+    let connected = || {
+        let (a, b) = (prepare(target, &pd, &cq, &cq, &setup), prepare(target, &peer_pd, &peer_cq, &peer_cq, &setup));
+        let (a_end, b_end) = (a.endpoint(), b.endpoint());
+        (connect(a, &b_end, &setup), connect(b, &a_end, &setup))
+    };
+    let ((first, _first_peer), (second, _second_peer)) = (connected(), connected());
+    let numbers = [first.qpn().get(), second.qpn().get()];
+    let (entry, remote) = (own.sge(0..8).unwrap(), mr.remote(0).unwrap());
+    thread::scope(|scope| {
+        for mut qp in [first, second] {
+            scope.spawn(move || {
+                let patience = Patience::new();
+                let mut id = 0;
+                while id < MESSAGES {
+                    match try_send(&mut qp, |batch| batch.write(id, WrFlags::SIGNALED, &[entry], remote)) {
+                        Ok(()) => id += 1,
+                        Err(PostError::QueueFull) => patience.check("room in the send queue"),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                crate::fixture::eventually("all writes are done", || {
+                    let capacity = qp.cap().max_send_wr;
+                    qp.send_batch().remaining() == capacity
+                });
+            });
+        }
+        let patience = Patience::new();
+        let mut next = [0; 2];
+        while next != [MESSAGES; 2] {
+            while let Some(wc) = cq.poll_one().unwrap() {
+                wc.outcome().unwrap();
+                let which = numbers.iter().position(|qpn| *qpn == wc.qpn()).expect("one of the two");
+                assert_eq!(wc.wr_id, next[which]);
+                next[which] += 1;
+            }
+            patience.check("every completion");
+        }
+    });
+}
+
+fn halves_join_and_close(target: &Target) {
+    let Pair { a, b } = Pair::new(target, &Setup::default());
+    let Side { qp, mut cq, context, .. } = a;
+    let (send, recv) = qp.split();
+    let (other_send, other_recv) = b.qp.split();
+    assert_eq!((send.qpn(), send.endpoint(), send.cap()), (recv.qpn(), recv.endpoint(), recv.cap()));
+    let numbers = (send.qpn(), other_recv.qpn());
+    let mixed = send.join(other_recv).unwrap_err();
+    assert_eq!(mixed.to_string(), format!("the halves are of two queue pairs, {} and {}", numbers.0, numbers.1));
+    let (mut send, other_recv) = (mixed.send, mixed.recv);
+    crate::fixture::try_send_half(&mut send, |batch| batch.send(1, WrFlags::SIGNALED, &[])).unwrap();
+    recv.to_error().unwrap();
+    assert_eq!(send.state(), ironverbs::QpState::ERR);
+    assert_eq!(completions(&mut cq, 1)[0].wr_id, 1);
+    let mut qp = send.join(recv).unwrap();
+    qp.modify(&ironverbs::QpUpdate::to(ironverbs::QpState::RESET)).unwrap();
+    qp.close().unwrap();
+    // A half alone keeps the queue pair; the last one takes it along.
+    drop(other_send);
+    assert_eq!(other_recv.query().unwrap().qp_state, other_recv.state());
+    drop(other_recv);
+    assert!(context.leaks().is_empty() && b.context.leaks().is_empty());
 }

@@ -1,0 +1,107 @@
+//! Multicast groups: two receivers, on another device if there is one.
+
+use crate::fixture::{DATAGRAM_ROOM, QKEY, Setup, Side, eventually};
+use crate::harness::skip;
+use crate::seen;
+use crate::target::Target;
+use crate::tests;
+use ironverbs::{Datagram, Gid, GidIndex, Inline, Lid, LinkLayer, Path, Qpn, Ud, WrFlags};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+
+tests! {
+    two_receivers,
+    groups_and_drops_in_any_order,
+    what_is_no_group_is_refused,
+}
+
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 101, 102, 103);
+
+fn gid() -> Gid {
+    Gid::from(IpAddr::from(GROUP))
+}
+
+/// A side with an IPv4 GID, and its address.
+fn side(target: &Target, peer: bool) -> (Side<Ud>, Ipv4Addr) {
+    let context = if peer { target.open_peer() } else { target.open() };
+    if context.query_port(target.port).unwrap().link_layer != LinkLayer::Ethernet {
+        skip("the subnet manager must know of groups on InfiniBand");
+    }
+    let entry = context.gid_table().unwrap().into_iter().find(|entry| entry.gid.to_ipv4().is_some());
+    let Some(entry) = entry else { skip("the port has no IPv4 address") };
+    let index = Some(GidIndex(entry.index as u8));
+    (Side::datagrams(target, context, index, &Setup::default()), entry.gid.to_ipv4().unwrap())
+}
+
+/// The network device joins the group, without which its packets do not come in.
+fn join(address: Ipv4Addr) -> UdpSocket {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    if let Err(error) = socket.join_multicast_v4(&GROUP, &address) {
+        skip(format!("the network device cannot join a group: {error}"));
+    }
+    socket
+}
+
+fn two_receivers(target: &Target) {
+    let (mut sender, _) = side(target, false);
+    let ((mut first, address), (mut second, _)) = (side(target, true), side(target, true));
+    let _member = join(address);
+    for receiver in [&mut first, &mut second] {
+        receiver.qp.attach_mcast(gid(), Lid(0)).unwrap();
+        receiver.qp.attach_mcast(gid(), Lid(0)).expect("joining twice is no error");
+        let entry = receiver.sge(0, DATAGRAM_ROOM);
+        receiver.recv(1, &[entry]);
+        receiver.recv(2, &[entry]);
+    }
+    let path = Path::to_gid(sender.port, sender.gid_index.unwrap(), gid());
+    let ah = sender.pd.create_ah(&path).unwrap();
+    let to = ah.to(Qpn::MULTICAST, QKEY);
+    sender.send(|batch| batch.send_to(1, WrFlags::SIGNALED, Inline(b"to all"), to));
+    sender.success();
+    for receiver in [&mut first, &mut second] {
+        let mut wc = None;
+        eventually("the datagram reaches every member", || {
+            wc = receiver.cq.poll_one().unwrap();
+            wc.is_some()
+        });
+        let wc = wc.unwrap();
+        let buffer = receiver.bytes(0, DATAGRAM_ROOM);
+        let datagram = Datagram::new(&buffer, &wc).unwrap();
+        assert_eq!(datagram.payload, b"to all");
+        let grh = datagram.grh.unwrap();
+        assert_eq!((grh.dgid, Some(grh.sgid)), (gid(), sender.qp.endpoint().gid));
+        let back = receiver.qp.create_ah_from(&wc, &datagram).unwrap();
+        assert_eq!(back.path().grh.unwrap().sgid_index, receiver.gid_index.unwrap(), "the group's GID is not its own");
+    }
+    // Who left receives nothing more.
+    first.qp.detach_mcast(gid(), Lid(0)).unwrap();
+    sender.send(|batch| batch.send_to(2, WrFlags::SIGNALED, Inline(b"to the rest"), to));
+    sender.success();
+    second.success();
+    first.silent();
+    seen::works("UD multicast");
+}
+
+/// The kernel does not destroy a queue pair that is in a group.
+fn groups_and_drops_in_any_order(target: &Target) {
+    let (Side { qp, context, cq, pd, mr, .. }, _) = side(target, false);
+    let another = Gid::from(IpAddr::from([239, 1, 1, 1]));
+    qp.attach_mcast(gid(), Lid(0)).unwrap();
+    qp.attach_mcast(another, Lid(0)).unwrap();
+    drop((pd, cq, mr));
+    drop(qp);
+    assert!(context.leaks().is_empty(), "{:?}", context.leaks());
+    let (Side { qp, context, .. }, _) = side(target, false);
+    qp.attach_mcast(gid(), Lid(0)).unwrap();
+    qp.close().unwrap();
+    assert!(context.leaks().is_empty(), "{:?}", context.leaks());
+}
+
+fn what_is_no_group_is_refused(target: &Target) {
+    let (side, address) = side(target, false);
+    let own = Gid::from(IpAddr::from(address));
+    let error = side.qp.attach_mcast(own, Lid(0)).unwrap_err();
+    assert!(error.to_string().contains("attach_mcast: gid is"), "{error}");
+    assert!(error.to_string().contains("ff00::/8, or an IPv4 address in 224.0.0.0/4"), "{error}");
+    let error = side.qp.detach_mcast(gid(), Lid(0)).unwrap_err();
+    assert!(error.to_string().contains("the queue pair is not in that group"), "{error}");
+}
