@@ -33,6 +33,8 @@
 //! | --- | --- |
 //! | see what is there | [`devices`], [`Context::query_port`], [`Context::choose_gid`] |
 //! | connect | [`QpBuilder`] → [`PreparedQp`] → [`PreparedQp::connect`] |
+//! | send datagrams | [`QpBuilder::ud`] → [`PreparedQp::activate`], [`AddressHandle`]; receive them: [`Datagram`] |
+//! | end a connection | [`Qp::drain`], then [`Qp::close`] |
 //! | send with no cost | [`Qp::send_batch`] and [`Mr`], one `unsafe` at [`SendBatch::submit`] |
 //! | send with no `unsafe` | [`Pool`] and [`Slot`] |
 //! | send from borrowed memory, simply | [`Qp::scope`] |
@@ -49,6 +51,7 @@
 //! | [`AsyncEvents`], [`Mr`] (reading) | shared by reference; each event goes to one reader |
 //! | [`Qp`] | one at a time (`&mut self`), any; [`Qp::split`] makes two that work at once |
 //! | [`SendHalf`], [`RecvHalf`] | one at a time each, independent of each other |
+//! | [`AddressHandle`] | shared by reference; sends that name it copy what they need |
 //! | [`Srq`] | one at a time posts; the queue pairs that receive from it can be anywhere |
 //! | [`Cq`] | one at a time polls, any; queue pairs on it post from wherever they are |
 //! | [`Slot`], completions | a slot is its holder's; a [`Completion`] stays in the thread that polls |

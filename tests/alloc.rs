@@ -11,7 +11,7 @@
 
 use ironverbs::{
     AccessFlags, Context, Cq, FlushLevel, FlushPlacement, GidIndex, Inline, InlinePieces, Mr, Mw, Pages, Pd, Pool,
-    PortNum, PreparedQp, Provider, Qp, QpBuilder, QpState, QpUpdate, RemoteAddr, Rxe, Sge, Wc, WcStatus, WrFlags,
+    PortNum, PreparedQp, Provider, QKey, Qp, QpBuilder, QpState, QpUpdate, RemoteAddr, Rxe, Sge, Wc, WcStatus, WrFlags,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -98,6 +98,58 @@ fn windows_and_flushes_allocate_nothing() {
     if let Ok(context) = context.into_provider::<Rxe>() {
         Pair::new(&context).windows(&context);
     }
+}
+
+#[test]
+fn unreliable_transports_allocate_nothing() {
+    let Some(context) = context("unreliable_transports_allocate_nothing") else { return };
+    let pd = context.alloc_pd().unwrap();
+    let mr = pd.alloc_mr(4096, AccessFlags::ALL).unwrap();
+    let mut cq = context.create_cq(4 * DEPTH).unwrap();
+    let port = number("PORT").map_or(PortNum::ONE, |port| PortNum::new(port).unwrap());
+    let uc = QpBuilder::uc(&pd, &cq, &cq).port(port).max_inline_bytes(32).access(AccessFlags::ALL).build().unwrap();
+    let itself = uc.endpoint();
+    let mut uc = uc.connect(&itself).unwrap();
+    let mut ud = QpBuilder::ud(&pd, &cq, &cq).port(port).max_inline_bytes(32).build().unwrap().activate().unwrap();
+    let ah = ud.create_ah(&ud.endpoint()).unwrap();
+    let (sge, room, remote) = (mr.sge(0..8).unwrap(), mr.sge(64..256).unwrap(), mr.remote(1024).unwrap());
+    let mut round = || {
+        let mut receives = uc.recv_batch();
+        receives.recv(0, &[room]).unwrap();
+        receives.recv(1, &[room]).unwrap();
+        // SAFETY: the region outlives the queue pairs, and nothing refers to its memory.
+        unsafe { receives.submit().unwrap() };
+        let mut sends = uc.send_batch();
+        sends.send(2, WrFlags::SIGNALED, &[sge]).unwrap();
+        sends.write(3, WrFlags::SIGNALED, &[sge], remote).unwrap();
+        sends.write_imm(4, WrFlags::SIGNALED, Inline(b"inline"), remote, 1).unwrap();
+        // SAFETY: as above.
+        unsafe { sends.submit().unwrap() };
+        let mut receives = ud.recv_batch();
+        receives.recv(5, &[room]).unwrap();
+        receives.recv(6, &[room]).unwrap();
+        // SAFETY: as above.
+        unsafe { receives.submit().unwrap() };
+        let to = ah.to(ud.qpn(), QKey(0));
+        let mut sends = ud.send_batch();
+        sends.send_to(7, WrFlags::SIGNALED, &[sge], to).unwrap();
+        sends.send_imm_to(8, WrFlags::SIGNALED, Inline(b"inline"), 1, to).unwrap();
+        // SAFETY: as above.
+        unsafe { sends.submit().unwrap() };
+        let deadline = Deadline::new();
+        let mut left = 9;
+        while left > 0 {
+            let mut completions = cq.poll().unwrap();
+            while let Some(completion) = completions.next() {
+                assert_eq!(completion.status(), WcStatus::SUCCESS);
+                left -= 1;
+            }
+            deadline.check();
+        }
+    };
+    round();
+    let allocations = allocations(|| (0..ROUNDS).for_each(|_| round()));
+    assert_eq!(allocations, 0, "in {ROUNDS} rounds");
 }
 
 #[test]

@@ -15,6 +15,12 @@ const DOORBELL: &str = "ironverbs::uverbs::doorbell::SendDoorbell::ring_otherwis
 /// What has to be there, for each provider. `true`: rings the doorbell.
 const FUNCTIONS: &[(&str, bool)] = &[
     ("send", true),
+    ("uc_send", true),
+    ("uc_write", true),
+    ("ud_send", true),
+    ("ud_send_imm", true),
+    ("ud_send_inline", true),
+    ("ud_recv", false),
     ("send_list", true),
     ("send_sges", true),
     ("send_imm", true),

@@ -12,6 +12,7 @@ use super::wc::Completion;
 use crate::uverbs::attr::QpState;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::wr::{Payload, PostError, SendOp, SendWr, WrFlags};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The work request that tells that a queue is empty: it was posted after all others, and queues complete in order.
@@ -51,7 +52,7 @@ impl<P: Provider, T: QpType> Qp<P, T> {
         for (what, needed) in
             [("send completion queue", &shared.send_cq), ("receive completion queue", &shared.recv_cq)]
         {
-            if cqs.iter().all(|cq| cq.id() != needed.id) {
+            if !cqs.iter().any(|cq| Arc::ptr_eq(cq.shared(), needed)) {
                 return Err(Error::invalid(Verb::DrainQp, what, "missing", "it must be among those that are polled"));
             }
         }

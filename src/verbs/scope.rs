@@ -29,6 +29,7 @@ use crate::uverbs::wc::Wc;
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WcStatus, WrFlags};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long flushed work requests may take to come back after a time-out.
@@ -86,7 +87,8 @@ impl<P: Provider, T: QpType> Qp<P, T> {
         F: for<'s> FnOnce(&mut Scope<'s, 'env, P, T>) -> Result<R, Error>,
     {
         let refuse = |limit| Err(Error::invalid(Verb::PostSend, "scope", "refused", limit));
-        if self.core.shared().send_cq.id != cq.id() || self.core.shared().recv_cq.id != cq.id() {
+        let shared = self.core.shared();
+        if !Arc::ptr_eq(&shared.send_cq, cq.shared()) || !Arc::ptr_eq(&shared.recv_cq, cq.shared()) {
             return refuse("the completion queue must be that of the queue pair's both queues");
         }
         if self.core.shared().srq.is_some() {

@@ -1,6 +1,6 @@
 //! Objects are dropped in any order, at any time, and leave nothing behind.
 
-use crate::fixture::{Half, Pair, Setup, Side, prepare};
+use crate::fixture::{Half, Pair, Setup, Side, prepare, try_recv};
 use crate::harness::step;
 use crate::memory::Unmapped;
 use crate::target::{Target, kernel_objects, open_descriptors};
@@ -22,6 +22,7 @@ tests! {
     descriptors_are_closed_on_exec,
     failed_creation_leaves_nothing,
     nothing_is_left_in_the_kernel,
+    queue_pairs_come_and_go_with_work_pending,
 }
 
 /// Whatever a program can hold.
@@ -284,4 +285,37 @@ fn nothing_is_left_in_the_kernel(target: &Target) {
     let side = peer.connect(&end, &setup);
     drop((half, side));
     assert_eq!(kernel_objects(&target.device).unwrap(), before);
+}
+
+/// Reports of completions that were taken for a new connection's: its queue pair had the number of one that was gone, whose
+/// flushed requests were still in the completion queue.
+fn queue_pairs_come_and_go_with_work_pending(target: &Target) {
+    const ROUNDS: u64 = 5000;
+    let context = target.open();
+    let pd = context.alloc_pd().unwrap();
+    let mut cq = context.create_cq(1024).unwrap();
+    let setup = Setup { send_wr: 4, recv_wr: 4, ..Setup::default() };
+    let mut numbers = Vec::new();
+    let mut came = 0_u64;
+    for round in 0..ROUNDS {
+        let mut qp = prepare(target, &pd, &cq, &cq, &setup).into_unconnected();
+        // Whoever had the number before is gone for good.
+        let qpn = qp.qpn().get();
+        numbers.push(qpn);
+        try_recv(&mut qp, |batch| (0..3).try_for_each(|n| batch.recv(round * 10 + n, &[]))).unwrap();
+        if round % 3 != 0 {
+            qp.to_error().unwrap();
+        }
+        drop(qp);
+        while let Some(wc) = cq.poll_one().unwrap() {
+            let owner = numbers[(wc.wr_id / 10) as usize];
+            assert_eq!(wc.qpn(), owner, "in round {round}: {wc:?}");
+            let again = numbers[(wc.wr_id / 10) as usize + 1..].contains(&wc.qpn());
+            assert!(!again, "in round {round} another queue pair has the number of this one: {wc:?}");
+            came += 1;
+        }
+    }
+    assert!(came <= ROUNDS * 3, "{came} completions");
+    assert!(came > 0, "nothing was ever flushed");
+    assert!(context.leaks().is_empty(), "{:?}", context.leaks());
 }

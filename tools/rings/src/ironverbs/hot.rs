@@ -11,8 +11,8 @@
 #![allow(unsafe_code)]
 
 use ironverbs::{
-    Any, Cq, FlushLevel, FlushPlacement, Inline, InlinePieces, Mw, MwBinding, PollError, Pool, PostError, Provider, Qp,
-    RemoteAddr, Rkey, Rxe, Sge, Slot, SlotError, Wc, WcStatus, WrFlags,
+    Any, Cq, Destination, FlushLevel, FlushPlacement, Inline, InlinePieces, Mw, MwBinding, PollError, Pool, PostError,
+    Provider, Qp, QpType, RecvBatch, RemoteAddr, Rkey, Rxe, Sge, Slot, SlotError, Uc, Ud, Wc, WcStatus, WrFlags,
 };
 use std::mem::MaybeUninit;
 
@@ -55,11 +55,58 @@ macro_rules! submit {
     }};
 }
 
+/// Submits receives that are not measured.
+pub fn submit_recv<P: Provider, T: QpType>(batch: RecvBatch<'_, P, T>) -> Result<(), PostError> {
+    submit!(batch)
+}
+
 operations! {
     /// SEND of one entry.
     fn send(qp: &mut Qp<P>, wr_id: u64, sge: &Sge) -> Result<(), PostError> {
         let mut batch = qp.send_batch();
         batch.send(wr_id, SIGNALED, &[*sge])?;
+        submit!(batch)
+    }
+
+    /// SEND of one entry on an unreliable connection.
+    fn uc_send(qp: &mut Qp<P, Uc>, wr_id: u64, sge: &Sge) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.send(wr_id, SIGNALED, &[*sge])?;
+        submit!(batch)
+    }
+
+    /// RDMA WRITE of one entry on an unreliable connection.
+    fn uc_write(qp: &mut Qp<P, Uc>, wr_id: u64, sge: &Sge, remote: &RemoteAddr) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.write(wr_id, SIGNALED, &[*sge], *remote)?;
+        submit!(batch)
+    }
+
+    /// Datagram of one entry.
+    fn ud_send(qp: &mut Qp<P, Ud>, wr_id: u64, sge: &Sge, to: &Destination<'_>) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.send_to(wr_id, SIGNALED, &[*sge], *to)?;
+        submit!(batch)
+    }
+
+    /// Datagram of one entry, with immediate data.
+    fn ud_send_imm(qp: &mut Qp<P, Ud>, wr_id: u64, sge: &Sge, imm: u32, to: &Destination<'_>) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.send_imm_to(wr_id, SIGNALED, &[*sge], imm, *to)?;
+        submit!(batch)
+    }
+
+    /// Datagram of inline bytes.
+    fn ud_send_inline(qp: &mut Qp<P, Ud>, wr_id: u64, bytes: &[u8], to: &Destination<'_>) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.send_to(wr_id, SIGNALED, Inline(bytes), *to)?;
+        submit!(batch)
+    }
+
+    /// Receive of a datagram, into one entry.
+    fn ud_recv(qp: &mut Qp<P, Ud>, wr_id: u64, sge: &Sge) -> Result<(), PostError> {
+        let mut batch = qp.recv_batch();
+        batch.recv(wr_id, &[*sge])?;
         submit!(batch)
     }
 

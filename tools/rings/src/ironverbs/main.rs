@@ -8,7 +8,10 @@ mod hot;
 mod mark;
 
 use hot::Hot;
-use ironverbs::{AccessFlags, Context, Cq, Mr, Mtu, Pages, PreparedQp, Provider, Qp, QpBuilder, Sge, Wc, WcStatus};
+use ironverbs::{
+    AccessFlags, Context, Cq, GRH_BYTES, Mr, Mtu, Pages, PreparedQp, Provider, QKey, Qp, QpBuilder, Sge, Uc, Ud, Wc,
+    WcStatus,
+};
 use mark::counted;
 use std::error::Error;
 use std::hint::black_box;
@@ -46,6 +49,10 @@ fn main() -> Result<()> {
 struct Bench<P: Provider> {
     a: Qp<P>,
     b: Qp<P>,
+    /// An unreliable connection to itself.
+    uc: Qp<P, Uc>,
+    /// Datagrams to itself.
+    ud: Qp<P, Ud>,
     /// Completions of what `a` sent.
     sent: Cq<P>,
     /// Completions of everything else.
@@ -74,11 +81,16 @@ impl<P: Provider> Bench<P> {
             options.path_mtu = Some(Mtu::B1024);
             prepared.connect_with(peer, &options)
         };
-        Ok(Self { a: connect(a, &to_b)?, b: connect(b, &to_a)?, sent, other, mr })
+        let uc = QpBuilder::uc(&pd, &sent, &other).build()?;
+        let to_itself = uc.endpoint();
+        let uc = uc.connect(&to_itself)?;
+        let ud = QpBuilder::ud(&pd, &sent, &other).build()?.activate()?;
+        Ok(Self { a: connect(a, &to_b)?, b: connect(b, &to_a)?, uc, ud, sent, other, mr })
     }
 
     fn run(&mut self, hot: &Hot<P>) -> Result<()> {
         self.sends(hot)?;
+        self.unreliable(hot)?;
         self.receives(hot)?;
         self.polls(hot)
     }
@@ -108,6 +120,29 @@ impl<P: Provider> Bench<P> {
                 counted(c"compare_swap", || must((hot.compare_swap)(qp, 0, &word, &remote, &words)));
             })?;
             self.one_sided(|qp| counted(c"fetch_add", || must((hot.fetch_add)(qp, 0, &word, &remote, 1))))?;
+        }
+        Ok(())
+    }
+
+    /// Each queue pair sends to itself.
+    fn unreliable(&mut self, hot: &Hot<P>) -> Result<()> {
+        let sge = black_box(self.sge(0, LENGTH)?);
+        let room = black_box(self.sge(0, GRH_BYTES + LENGTH)?);
+        let ah = self.ud.create_ah(&self.ud.endpoint())?;
+        let to = black_box(ah.to(self.ud.qpn(), QKey(0)));
+        for _ in 0..ROUNDS {
+            let mut batch = self.uc.recv_batch();
+            batch.recv(0, &[sge])?;
+            hot::submit_recv(batch)?;
+            let uc = &mut self.uc;
+            counted(c"uc_send", || must((hot.uc_send)(uc, 0, &sge)));
+            self.drain(1, 1)?;
+
+            let ud = &mut self.ud;
+            counted(c"ud_recv", || must((hot.ud_recv)(ud, 0, &room)));
+            let ud = &mut self.ud;
+            counted(c"ud_send", || must((hot.ud_send)(ud, 0, &sge, &to)));
+            self.drain(1, 1)?;
         }
         Ok(())
     }
