@@ -38,6 +38,40 @@ fn wrong_usage_is_2() {
     }
 }
 
+/// Whatever is on the command line, the answer is a message and the code for usage.
+#[test]
+fn odd_arguments_are_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = |b: &'static [u8]| std::ffi::OsStr::from_bytes(b);
+    for args in [&["info", "\u{fffd}"][..], &["list", "--json="], &["list", "--trace", ""], &["caps", "a", "b"]] {
+        let output = run(args);
+        assert!([2, 3].contains(&output.status.code().unwrap()), "{args:?}: {}", stderr(&output));
+    }
+    for value in ["99999999999999999999", "4G", "-1", "0", "1e3", "0x40", "\u{663}"] {
+        for option in ["--size", "--iters", "--rx-depth", "--num-qp", "--port", "--gid-index"] {
+            if (option, value) == ("--gid-index", "0") || (option == "--size" && value == "1e3") {
+                continue;
+            }
+            let output = run(&["ping", "--loopback", option, value]);
+            assert_eq!(output.status.code(), Some(2), "{option} {value}: {}", stderr(&output));
+        }
+    }
+    for args in [[bytes(b"info"), bytes(b"\xff")], [bytes(b"ping"), bytes(b"\xff\xfe")], [bytes(b"\xff"), bytes(b"")]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_rdma-probe")).args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+    }
+}
+
+/// A program without standard streams, as a daemon may start it.
+#[test]
+fn closed_streams_are_no_trouble() {
+    for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
+        let script = format!("{} schema {closed}", env!("CARGO_BIN_EXE_rdma-probe"));
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{closed}: {}", stderr(&output));
+    }
+}
+
 #[test]
 fn an_unknown_device_is_3() {
     for args in

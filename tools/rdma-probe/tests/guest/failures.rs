@@ -37,6 +37,9 @@ pub const TESTS: &[Test] = &[
     ("failures::interrupted_in_the_middle", |d| interrupted(d, &[])),
     ("failures::interrupted_while_sleeping", |d| interrupted(d, &["-e"])),
     ("failures::interrupted_before_a_client_came", interrupted_early),
+    ("failures::many_at_once", many_at_once),
+    ("failures::messages_larger_than_the_memory", huge_messages),
+    ("failures::the_peer_of_each_transport_is_killed", every_peer_is_killed),
     ("failures::no_room_for_the_result", no_room),
     ("failures::a_reader_that_went_away", reader_gone),
 ];
@@ -303,7 +306,7 @@ fn peer_is_killed(device: &Device, kill_server: bool, more: &[&str]) {
 
 /// No queue pair, completion queue or memory region of ours is left in the kernel.
 pub fn nothing_left(device: &Device) {
-    for kind in ["qp", "cq", "mr", "pd"] {
+    for kind in ["qp", "cq", "mr", "pd", "srq", "ctx"] {
         let shown = Run::start(Command::new("rdma").args(["resource", "show", kind, "link", &device.name])).end();
         let ours: Vec<_> = shown.stdout.lines().filter(|l| l.contains("rdma-probe")).collect();
         assert!(ours.is_empty(), "{kind}: {ours:?}");
@@ -328,6 +331,39 @@ fn interrupted(device: &Device, more: &[&str]) {
         assert_eq!(json["error"]["kind"], "interrupted");
     }
     nothing_left(device);
+}
+
+/// They share a device and nothing else.
+fn many_at_once(device: &Device) {
+    let name = device.name.as_str();
+    let pings = [0, 1, 2, 3, 4, 5, 6, 7].map(|i: usize| {
+        let transport = TRANSPORTS[i % TRANSPORTS.len()];
+        Run::start_probe(["ping", "--loopback", "-d", name, "-c", "-n", "50", "-s", "500", "-t", transport])
+    });
+    for ping in pings {
+        ping.end().expect(0);
+    }
+    nothing_left(device);
+}
+
+/// Refused by the port, or for want of memory: told, and not died of.
+fn huge_messages(device: &Device) {
+    for transport in TRANSPORTS {
+        let name = device.name.as_str();
+        let ended = Run::probe(["ping", "--loopback", "-d", name, "-n", "1", "-s", "2G", "-t", transport, "-c"]);
+        let code = ended.status.code();
+        assert!(code == Some(2) || code == Some(7), "{ended:#?}");
+        assert!(!ended.stderr.contains("panicked") && ended.stderr.starts_with("rdma-probe: "), "{ended:#?}");
+    }
+    nothing_left(device);
+}
+
+fn every_peer_is_killed(device: &Device) {
+    for transport in TRANSPORTS.into_iter().filter(|transport| *transport != "rc") {
+        for kill_server in [true, false] {
+            peer_is_killed(device, kill_server, &["-t", transport]);
+        }
+    }
 }
 
 fn interrupted_early(device: &Device) {
