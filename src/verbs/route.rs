@@ -5,6 +5,7 @@ use crate::uverbs::attr::AddressVector;
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::Error;
 use crate::uverbs::types::{GidIndex, PortNum};
+use std::net::Ipv6Addr;
 
 /// The kernel looks up the peer's link address when it is given an address, for a queue pair or an address handle, and
 /// returns what that lookup returned.
@@ -12,11 +13,12 @@ pub(super) fn explain_route(error: Error, context: &ContextInner, av: &AddressVe
     if !av.is_global {
         return error;
     }
-    let (peer, index) = (av.dgid, av.sgid_index);
+    // This form shows an IPv4 address as such.
+    let (peer, index) = (Ipv6Addr::from(av.dgid.0), av.sgid_index);
     let local = || {
         let entry =
             PortNum::new(av.port_num).ok().and_then(|port| context.query_gid(port, GidIndex(index)).ok().flatten());
-        entry.map_or_else(|| "an empty entry".to_string(), |entry| entry.gid.to_string())
+        entry.map_or_else(|| "an empty entry".to_string(), |entry| Ipv6Addr::from(entry.gid.0).to_string())
     };
     match error.errno() {
         Some(Errno::ETIMEDOUT | Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENETDOWN | Errno::EADDRNOTAVAIL) => {
