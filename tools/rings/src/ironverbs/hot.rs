@@ -12,7 +12,7 @@
 
 use ironverbs::{
     Any, Cq, Destination, FlushLevel, FlushPlacement, Inline, InlinePieces, Mw, MwBinding, PollError, Pool, PostError,
-    Provider, Qp, QpType, RecvBatch, RemoteAddr, Rkey, Rxe, Sge, Slot, SlotError, Uc, Ud, Wc, WcStatus, WrFlags,
+    Provider, Qp, QpType, RecvBatch, RemoteAddr, Rkey, Rxe, Sge, Slot, SlotError, Srq, Uc, Ud, Wc, WcStatus, WrFlags,
 };
 use std::mem::MaybeUninit;
 
@@ -278,6 +278,22 @@ operations! {
     /// Receives into one entry each, `count` of them.
     fn recv_list(qp: &mut Qp<P>, count: u64, sge: &Sge) -> Result<(), PostError> {
         let mut batch = qp.recv_batch();
+        for wr_id in 0..count {
+            batch.recv(wr_id, &[*sge])?;
+        }
+        submit!(batch)
+    }
+
+    /// A receive of a shared queue, into one entry.
+    fn srq_recv(srq: &mut Srq<P>, wr_id: u64, sge: &Sge) -> Result<(), PostError> {
+        let mut batch = srq.recv_batch();
+        batch.recv(wr_id, &[*sge])?;
+        submit!(batch)
+    }
+
+    /// Receives of a shared queue, into one entry each, `count` of them.
+    fn srq_recv_list(srq: &mut Srq<P>, count: u64, sge: &Sge) -> Result<(), PostError> {
+        let mut batch = srq.recv_batch();
         for wr_id in 0..count {
             batch.recv(wr_id, &[*sge])?;
         }
