@@ -38,6 +38,8 @@
 //! | send with no cost | [`Qp::send_batch`] and [`Mr`], one `unsafe` at [`SendBatch::submit`] |
 //! | send with no `unsafe` | [`Pool`] and [`Slot`] |
 //! | send from borrowed memory, simply | [`Qp::scope`] |
+//! | receive from many peers with one set of buffers | [`Context::create_srq`] and [`QpBuilder::srq`] |
+//! | size a completion queue | [`CqDepth`], [`Cq::load`], [`Cq::resize`] |
 //! | complete | [`Cq::poll`]; blocking: [`Cq::wait`], [`Cq::spin_then_wait`], or [`CompChannel`] in an event loop |
 //! | await | module `tokio`, with the feature of that name |
 //! | know of what goes wrong elsewhere | [`AsyncEvents`] |
