@@ -254,7 +254,10 @@ pub enum PostError {
     /// Every slot of the queue is taken. Poll for completions, then try again; or make the queue deeper
     /// ([`QpBuilder::max_send_wr`](crate::QpBuilder::max_send_wr)). Unsignaled requests free their slots only with a later
     /// signaled one.
-    #[error("the queue is full: poll completions first, or ask for a deeper queue")]
+    #[error(
+        "the queue is full: poll completions first (each signaled send gives back its slot and those before it, so signal \
+         some), or ask for a deeper queue"
+    )]
     QueueFull,
     /// More scatter/gather entries than the queue was made for. Gather the payload in fewer pieces, or ask for more
     /// ([`QpBuilder::max_send_sge`](crate::QpBuilder::max_send_sge)).
@@ -329,7 +332,10 @@ pub enum PostError {
     NotBound,
     /// The queue pair is in a state that takes no such work request. Bring it to RTS for sends, to INIT or further for
     /// receives.
-    #[error("the queue pair is in a state that takes no such work request: connect it first")]
+    #[error(
+        "the queue pair is in a state that takes no such work request: sends need RTS (connect it first), receives INIT or \
+         a later state"
+    )]
     BadState,
     /// The queue pair takes its receives from a shared receive queue: post to that one.
     #[error("the queue pair takes its receives from a shared receive queue: post to that one")]

@@ -125,9 +125,9 @@ impl fmt::Display for GidReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Only => f.write_str("the only one that can be used"),
-            Self::Family(family) => write!(f, "{family} as the other side"),
+            Self::Family(family) => write!(f, "{family} like the other side"),
             Self::Routable => f.write_str("a routable address"),
-            Self::LinkLocal => f.write_str("link-local as the peer"),
+            Self::LinkLocal => f.write_str("link-local like the peer"),
             Self::SameSubnet => f.write_str("in the peer's subnet"),
             Self::Type(gid_type) => write!(f, "{gid_type}"),
             Self::NearPeer => f.write_str("nearest to the peer's address"),
@@ -184,7 +184,7 @@ impl fmt::Display for GidLoss {
             Self::OtherSubnet => f.write_str("not in the peer's subnet"),
             Self::Type { has, preferred } => write!(f, "{has}, where there is {preferred}"),
             Self::FartherFromPeer => f.write_str("farther from the peer's address"),
-            Self::HigherIndex => f.write_str("equal to the chosen one, at a higher index"),
+            Self::HigherIndex => f.write_str("as good as the chosen one, at a higher index"),
         }
     }
 }

@@ -35,7 +35,10 @@ fn opening() {
     // What no opening can mend.
     let path = || device.node.clone().unwrap();
     for (usable, expected) in [
-        (Unusable::NoProvider(DriverId(17)), "open_device: rxe0 (driver efa has no provider in this library) is not "),
+        (
+            Unusable::NoProvider(DriverId(17)),
+            "open_device: rxe0 (driver efa has no provider in this library, which drives Soft-RoCE (rxe) only) is not ",
+        ),
         (Unusable::PointerWidth(DriverId::RXE), "open_device: rxe0 (driver rxe can be used by 64-bit programs only"),
         (Unusable::NoCharDevice, "no RDMA device rxe0: it has no uverbs character device"),
         (Unusable::OtherNamespace, "no RDMA device rxe0: it belongs to another network namespace"),

@@ -153,7 +153,7 @@ fn reasons_come_in_order_of_weight() {
             "IPv4, unlike the other side",
             "not routable",
             "RoCE v1, where there is RoCE v2",
-            "equal to the chosen one, at a higher index",
+            "as good as the chosen one, at a higher index",
             "empty"
         ]
     );

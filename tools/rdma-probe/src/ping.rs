@@ -170,7 +170,7 @@ fn report_of<H: Half>(place: &Place<'_>, role: PingRole, half: &H) -> PingReport
     let (gid_index, choice) = half.gid();
     let reason = choice.map(|choice| {
         let reasons: Vec<_> = choice.reasons.iter().map(|r| r.to_string()).collect();
-        format!("chosen as {}", reasons.join(", "))
+        format!("chosen: {}", reasons.join(", "))
     });
     let addresses = half.addresses();
     PingReport {
