@@ -184,7 +184,6 @@ impl Listener {
     }
 
     /// Where it listens.
-    #[cfg(test)]
     pub fn local(&self) -> SocketAddr {
         self.local
     }

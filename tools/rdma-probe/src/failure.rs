@@ -52,8 +52,8 @@ impl Kind {
 /// The table of exit codes, as `--help` prints it.
 pub const EXIT_CODES: &str = "\
 Exit codes:
-    0  success
-    2  usage: a wrong option, or a value that this device or port does not allow
+    0  success; for list also if none of the devices can be used
+    2  usage: a wrong option, a value that this device or port does not allow, or a TCP port that is in use
     3  no such device, or none that can be used
     4  not permitted: the device file or the TCP port is not for this user
     5  peer: unreachable, silent past its deadline, gone, or speaking another protocol
@@ -100,13 +100,21 @@ impl Failure {
 
     /// A work request, a send or a receive, that completed with an error.
     pub fn completion(is_send: bool, error: WcError) -> Self {
-        let WcError { status, vendor_err, .. } = error;
+        Self::of_status(is_send, error.status, error.vendor_err)
+    }
+
+    fn of_status(is_send: bool, status: WcStatus, vendor_err: u32) -> Self {
         let what = if is_send { "a send" } else { "a receive" };
         let vendor = if vendor_err == 0 { String::new() } else { format!(", vendor error {vendor_err:#x}") };
-        let failure = Self::new(completion_kind(is_send, status), format!("{what} completed with {status}{vendor}"));
+        let kind = completion_kind(is_send, status);
         match completion_hint(is_send, status) {
-            Some(hint) => failure.hint(hint),
-            None => failure,
+            // The hint knows the ping better than the general causes, which come after the colon.
+            Some(hint) => {
+                let name = status.to_string();
+                let name = name.split_once(": ").map_or(name.clone(), |(short, _)| format!("{short})"));
+                Self::new(kind, format!("{what} completed with {name}{vendor}")).hint(hint)
+            }
+            None => Self::new(kind, format!("{what} completed with {status}{vendor}")),
         }
     }
 }
@@ -190,8 +198,8 @@ fn completion_kind(is_send: bool, status: WcStatus) -> Kind {
 fn completion_hint(is_send: bool, status: WcStatus) -> Option<&'static str> {
     Some(match status {
         WcStatus::RETRY_EXC_ERR => {
-            "did the peer end, is UDP port 4791 open both ways, and do both ends use the same --transport, --mtu and \
-             matching GIDs?"
+            "did the peer end, or was it started with a lower --iters? is UDP port 4791 open both ways, and do both ends \
+             use the same --transport, --mtu and matching GIDs?"
         }
         WcStatus::RNR_RETRY_EXC_ERR => "the peer posts no receives: is it still running?",
         WcStatus::LOC_LEN_ERR | WcStatus::LOC_QP_OP_ERR if !is_send => "do both ends use the same --size?",
@@ -240,6 +248,16 @@ mod tests {
         assert_eq!(completion_kind(true, WcStatus::LOC_QP_OP_ERR), Kind::Device);
         assert_eq!(completion_kind(false, WcStatus::LOC_QP_OP_ERR), Kind::Peer);
         assert_eq!(completion_kind(true, WcStatus(0x77)), Kind::Device);
+    }
+
+    #[test]
+    fn a_hint_stands_for_the_general_causes() {
+        let text = Failure::of_status(true, WcStatus::RETRY_EXC_ERR, 0).to_string();
+        let start = "a send completed with RETRY_EXC_ERR (transport retries exceeded) (did the peer end";
+        assert!(text.starts_with(start), "{text}");
+        assert!(text.contains("--iters"));
+        let text = Failure::of_status(true, WcStatus::LOC_PROT_ERR, 0).to_string();
+        assert!(text.contains("LOCAL_WRITE"), "{text}");
     }
 
     #[test]

@@ -48,11 +48,12 @@ impl<L: Link> Half for OneQp<L> {
     fn new(place: &Place<'_>, role: Role, want: Option<GidWant>) -> Result<Self, Failure> {
         let Place { args, context, pd, .. } = place;
         let size = args.size();
-        let buffers = Buffers::new(pd, role, size, L::HEADER_BYTES, args.iters, args.check)?;
-        let channel = if args.events { Some(context.create_comp_channel()?) } else { None };
         // Completions wake this end up when it sleeps; the one of its own send comes while the peer is at work.
         let signal_every = if args.events { 1 } else { SIGNAL_EVERY };
         let send_depth = Turn::send_depth(signal_every);
+        place.check_rx_depth(send_depth)?;
+        let buffers = Buffers::new(pd, role, size, L::HEADER_BYTES, args.iters, args.check)?;
+        let channel = if args.events { Some(context.create_comp_channel()?) } else { None };
         // If the peer goes, all sends and all receives complete before any is polled.
         let mut cq = context.cq_builder(args.rx_depth.saturating_add(send_depth));
         if let Some(channel) = &channel {

@@ -8,7 +8,7 @@ use crate::host::HostReport;
 use crate::list::DeviceSummary;
 use crate::table::or_dash;
 use ironverbs::sys::{Linux, Sys};
-use ironverbs::{Context, DeviceDetails, DeviceInfo, Mtu, PortDetails, Unusable};
+use ironverbs::{Context, DeviceDetails, DeviceInfo, Mtu, NodeType, PortDetails, Unusable};
 use serde::Serialize;
 use std::fmt;
 
@@ -33,6 +33,8 @@ pub struct DeviceReport {
     pub summary: DeviceSummary,
     /// What kind of device it is.
     pub node_type: Option<String>,
+    /// InfiniBand (also on Ethernet, as RoCE), iWARP or usNIC: what `ibv_devinfo` calls transport.
+    pub transport: Option<String>,
     /// Description set by the administrator.
     pub node_desc: Option<String>,
     /// Vendor's board identification.
@@ -65,7 +67,8 @@ pub struct DeviceReport {
 pub struct PortReport {
     /// The port's number, from 1.
     pub port: u8,
-    /// State and limits; none if the device cannot be opened.
+    /// State and limits as numbers, as the kernel answers QUERY_PORT; none if the device cannot be opened. The fields beside
+    /// it are the names of some of them, and known without opening the device.
     pub attributes: Option<PortAttributes>,
     /// Logical state, as ACTIVE.
     pub state: Option<String>,
@@ -158,6 +161,7 @@ impl DeviceReport {
         Self {
             summary,
             node_type: details.node_type.map(|t| t.to_string()),
+            transport: details.node_type.and_then(transport).map(str::to_owned),
             node_desc: details.node_desc.clone(),
             board_id: details.board_id.clone(),
             hca_type: details.hca_type.clone(),
@@ -171,6 +175,16 @@ impl DeviceReport {
             no_attributes_because: opened.err().map(Failure::to_string),
             port_details: details.ports.iter().map(|port| PortReport::of(port, context)).collect(),
         }
+    }
+}
+
+/// The transport that a kind of device speaks (`rdma_node_get_transport` in the kernel's `core/device.c`).
+fn transport(node_type: NodeType) -> Option<&'static str> {
+    match node_type.0 {
+        1..=3 => Some("InfiniBand"),
+        4 => Some("iWARP"),
+        5 | 6 => Some("usNIC"),
+        _ => None,
     }
 }
 
@@ -252,6 +266,7 @@ impl fmt::Display for DeviceReport {
             ("node_guid", self.summary.node_guid.clone()),
             ("sys_image_guid", self.summary.sys_image_guid.clone()),
             ("node_type", self.node_type.clone()),
+            ("transport", self.transport.clone()),
             ("node_desc", self.node_desc.clone()),
             ("board_id", self.board_id.clone()),
             ("hca_type", self.hca_type.clone()),

@@ -33,7 +33,7 @@ pub struct DeviceSummary {
     pub node_guid: Option<String>,
     /// System image GUID.
     pub sys_image_guid: Option<String>,
-    /// Firmware version.
+    /// Firmware version; none if the driver tells none, as Soft-RoCE, for which `ibv_devinfo` prints 0.0.0.
     pub fw_version: Option<String>,
     /// Whether rdma-probe can use the device.
     pub usable: bool,

@@ -85,6 +85,7 @@ impl Run<'_> {
         let mut half = H::new(place, Role::Server, None)?;
         let report = report.insert(report_of(place, PingRole::Server, &half));
         show_local(output, report, &half)?;
+        output.text(format_args!("  waiting for a client on TCP {}\n", listener.local()))?;
         let mut conversation = listener.accept(limits(args), stop)?;
         report.peer_tcp = Some(conversation.peer().to_string());
         let remote = conversation.server_receive(H::RECORDS)?;

@@ -59,6 +59,17 @@ impl<'a> Place<'a> {
         if size <= MAX_INLINE_BYTES { size } else { 0 }
     }
 
+    /// Refuses more receives than the device's queues hold, beside `others`, the completions of what is not a receive.
+    pub fn check_rx_depth(&self, others: u32) -> Result<(), Failure> {
+        let attr = self.context.attr();
+        let most = attr.max_cqe.saturating_sub(others).min(attr.max_qp_wr);
+        if self.args.rx_depth <= most {
+            return Ok(());
+        }
+        let name = &self.context.info().name;
+        Err(Failure::new(Kind::Usage, format!("--rx-depth is {}; {name} takes 1 to {most}", self.args.rx_depth)))
+    }
+
     /// Adds the port, and the GID that was asked for, or what is known of the peer's.
     pub fn aim<'b, L: Link>(&self, mut qp: QpBuilder<'b, Any, L>, want: Option<GidWant>) -> QpBuilder<'b, Any, L> {
         qp = qp.port(self.args.ib_port);

@@ -56,6 +56,7 @@ impl Half for SrqHalf {
     fn new(place: &Place<'_>, role: Role, want: Option<GidWant>) -> Result<Self, Failure> {
         let Place { args, context, pd, .. } = place;
         let (size, lanes) = (args.size(), args.num_qp());
+        place.check_rx_depth(lanes)?;
         let buffers = SrqBuffers::new(pd, role, size, args.rx_depth, lanes, args.check)?;
         let channel = if args.events { Some(context.create_comp_channel()?) } else { None };
         let mut cq = context.cq_builder(buffers.depth().saturating_add(lanes));

@@ -113,7 +113,7 @@ impl From<ExchangeError> for Failure {
                 (Kind::NotPermitted, Some("ports below 1024 are for root: choose another with --port"))
             }
             E::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
-                (Kind::Peer, Some("another program has the port: choose another with --port"))
+                (Kind::Usage, Some("another program waits on that TCP port: choose another with --port"))
             }
             E::NobodyCame { .. } => (Kind::Peer, Some("start the client, or wait longer with --connect-timeout")),
             E::Garbage { .. } => (Kind::Peer, Some("the peer must be `rdma-probe ping` or one of the C pingpongs")),
@@ -122,6 +122,11 @@ impl From<ExchangeError> for Failure {
             E::Silent { got, need, .. } if *got == RECORD_LEN && need > got => {
                 (Kind::Peer, Some("so much does a peer send that was not started with --transport srq"))
             }
+            // The C tools end without a word where they cannot reach this end's GID from the one that they have not got.
+            E::Closed { got: 0, .. } => (
+                Kind::Peer,
+                Some("an ibv_rc_pingpong there needs -g INDEX to use RoCE; do both ends use the same --transport?"),
+            ),
             E::Silent { .. } | E::Closed { .. } | E::Broken { .. } => {
                 (Kind::Peer, Some("do both ends use the same --transport?"))
             }

@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = &[
     ("failures::a_server_that_speaks_garbage", garbage_server),
     ("failures::a_client_that_says_nothing", silent_client),
     ("failures::a_peer_without_a_gid", peer_without_gid),
+    ("failures::a_c_server_without_a_gid", c_server_without_gid),
     ("failures::a_peer_that_nobody_has_heard_of", unreachable_gid),
     ("failures::other_sizes_at_both_ends", other_sizes),
     ("failures::more_iterations_than_the_peer", more_iterations),
@@ -48,12 +49,13 @@ pub const TESTS: &[Test] = &[
 const MIDDLE: Duration = Duration::from_secs(2);
 
 fn wrong_values(device: &Device) {
-    let cases: [(i32, &[&str], &[&str]); 6] = [
+    let cases: [(i32, &[&str], &[&str]); 7] = [
         (2, &["-i", "99"], &["port", "99"]),
         (2, &["-g", "200"], &["GID index", "200"]),
         (2, &["-g", "255"], &["GID index", "255"]),
         (2, &["-m", "4096"], &["--mtu", "4096"]),
-        (2, &["-r", "4000000"], &["400"]),
+        (2, &["-r", "4000000"], &["--rx-depth is 4000000", "takes 1 to"]),
+        (2, &["-t", "srq", "-r", "4000000"], &["--rx-depth is 4000000", "takes 1 to"]),
         (3, &["-d", "no-such-device"], &["no-such-device"]),
     ];
     for (code, args, words) in cases {
@@ -101,6 +103,8 @@ fn no_permission(device: &Device) {
     let prepare = format!("mknod -m 600 {node} c {major} {minor}");
     let as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --inh-caps=-all";
     with_device_folder(&prepare, &format!("{as_nobody} PROBE ping --loopback -d {name}")).expect_failure(4, &[&node]);
+    let list = with_device_folder(&prepare, &format!("{as_nobody} PROBE list")).expect(0);
+    assert!(list.stdout.contains("cannot be used: no permission"), "{list:#?}");
     with_device_folder(&prepare, &format!("{as_nobody} PROBE info {name}")).expect(4);
     let list = with_device_folder(&prepare, &format!("{as_nobody} PROBE list")).expect(0);
     assert!(list.stdout.contains("no permission"), "{list:#?}");
@@ -120,7 +124,7 @@ fn nobody_connects(device: &Device) {
 fn port_taken(device: &Device) {
     let taken = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    Run::probe(["ping", "-d", &device.name, "-p", &port]).expect_failure(5, &["cannot listen", &port]);
+    Run::probe(["ping", "-d", &device.name, "-p", &port]).expect_failure(2, &["cannot listen", &port, "--port"]);
 }
 
 /// Runs our server against a client made of `talk`.
@@ -172,6 +176,16 @@ fn peer_without_gid(device: &Device) {
         let _ = s.read_to_end(&mut Vec::new());
     });
     ended.expect_failure(5, &["GID"]);
+}
+
+/// ibv_rc_pingpong without -g gives up when it hears of a GID, and says nothing to this end.
+fn c_server_without_gid(device: &Device) {
+    let port = fresh_port();
+    let server = Run::start_c("rc", ["-d", &device.name, "-p", &port]);
+    until_listening(&port);
+    let ended = Run::probe(["ping", "-d", &device.name, "-p", &port, "--timeout", "3", "127.0.0.1"]);
+    ended.expect_failure(5, &["-g INDEX"]);
+    server.end();
 }
 
 /// An address of the device's own network that nobody has: the kernel finds no link address while it connects.
