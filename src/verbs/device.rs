@@ -162,7 +162,8 @@ impl<P: Provider> Context<P> {
     /// Commands under way in other threads are waited for. Descriptors that were handed out ([`AsFd`](std::os::fd::AsFd))
     /// keep their numbers and lead to a pipe at its end; an `epoll` forgets them, as it does with what is closed. A child
     /// process that was forked while the device was open holds it for itself. A region that the kernel does not
-    /// deregister keeps its memory for the life of the process ([`leaks`](Self::leaks)).
+    /// deregister keeps its memory for the life of the process ([`leaks`](Self::leaks)). After an error nothing can be done
+    /// with the device but to call this again.
     pub fn shutdown(&self) -> Result<(), Error> {
         self.inner.ucontext.shutdown()?;
         self.inner.registry.device_is_gone();

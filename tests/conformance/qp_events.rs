@@ -49,6 +49,7 @@ fn message_before_ready_to_send_establishes_communication(target: &Target) {
     qp.modify(&rtr).unwrap();
     let mut a = a.connect(&b_end, &setup);
     a.send(|batch| batch.send(1, WrFlags::SIGNALED, &[]));
+    a.success();
     let event = expect_or_skip(&context.async_events(), AsyncEventType::COMM_EST, !target.kind.is_rxe());
     assert_eq!(event.subject, Subject::Qp(qp.qpn()));
     seen::works("event COMM_EST");

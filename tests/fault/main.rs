@@ -14,7 +14,8 @@ mod commands;
 mod destroy;
 mod scene;
 mod setup;
+mod shutdown;
 
 fn main() -> std::process::ExitCode {
-    harness::main(&[setup::TESTS, commands::TESTS, destroy::TESTS])
+    harness::main(&[setup::TESTS, commands::TESTS, shutdown::TESTS, destroy::TESTS])
 }

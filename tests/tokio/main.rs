@@ -9,11 +9,12 @@ mod harness;
 #[path = "../conformance/target.rs"]
 mod target;
 
+mod alloc;
 mod cancel;
 mod waiting;
 
 fn main() -> std::process::ExitCode {
-    harness::main(&[waiting::TESTS, cancel::TESTS])
+    harness::main(&[waiting::TESTS, alloc::TESTS, cancel::TESTS])
 }
 
 /// A runtime of this thread alone.
