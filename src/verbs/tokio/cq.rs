@@ -95,10 +95,11 @@ impl<P: Provider> AsyncCq<P> {
         let channel = self.cq.own_channel()?;
         loop {
             health.wake_later(task.waker());
-            health.check(Verb::GetCqEvent)?;
+            // What is there can be polled, also when nothing more will come.
             if self.cq.poller.has_entry() {
                 return Poll::Ready(Ok(()));
             }
+            health.check(Verb::GetCqEvent)?;
             self.cq.arm(Notify::Any)?;
             if self.cq.poller.has_entry() {
                 return Poll::Ready(Ok(()));
