@@ -62,6 +62,10 @@ impl Ucontext {
         for id in self.info_handles(ObjectKind::Qp)? {
             self.stop_queue_pair(id);
         }
+        // Windows next: a region that has some is not deregistered. One that stays, stays with its region.
+        for id in self.info_handles(ObjectKind::Mw)? {
+            let _ = self.destroy(ObjectKind::Mw, id);
+        }
         let regions = self.info_handles(ObjectKind::Mr)?;
         let gone = regions.into_iter().filter(|id| self.destroy(ObjectKind::Mr, *id).is_ok());
         self.closing().deregistered.lock().unwrap_or_else(PoisonError::into_inner).extend(gone);
