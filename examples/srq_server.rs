@@ -16,7 +16,11 @@ const BUFFERS: u32 = 32;
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-fn main() -> Outcome {
+fn main() -> std::process::ExitCode {
+    exchange::exit(run().map_err(|error| error as Box<dyn Error>))
+}
+
+fn run() -> Outcome {
     let (device, host) = exchange::arguments("srq_server")?;
     let Some(host) = host else { return serve(&device) };
     std::thread::scope(|threads| {

@@ -18,7 +18,11 @@ const LINE: usize = 900;
 /// Before the payload comes the header, wherever the datagram comes from.
 const HEADER: usize = 40;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> std::process::ExitCode {
+    exchange::exit(run())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let (device, host) = exchange::arguments("ud_chat")?;
     let context = Context::open(&device)?;
     let pd = context.alloc_pd()?;
