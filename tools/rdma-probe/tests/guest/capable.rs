@@ -77,7 +77,7 @@ const NO: &[(&str, &str)] = &[
     ("tag matching", "device"),
     ("dma-buf", "driver"),
     ("on-demand paging", "device"),
-    ("device memory", "device"),
+    ("device memory", "driver"),
 ];
 
 /// Since Linux 6.2, or 6.3 for changing a region.
