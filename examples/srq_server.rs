@@ -48,9 +48,10 @@ fn serve(device: &str) -> Outcome {
     }
     // One queue pair for each client; they share the buffers and the completion queue.
     let mut clients = HashMap::new();
+    let listener = exchange::listen()?;
     for number in 0..CLIENTS {
         let prepared = QpBuilder::rc(&pd, &cq, &cq).srq(&srq).build()?;
-        let peer = exchange::meet(None)?;
+        let (peer, _) = listener.accept()?;
         let remote = exchange::trade(&peer, &prepared.endpoint().to_string())?.parse()?;
         let qp = prepared.connect(&remote)?;
         exchange::trade(&peer, "connected")?;

@@ -28,10 +28,15 @@ pub fn arguments(name: &str) -> std::result::Result<(String, Option<String>), St
     }
 }
 
+/// Waits for clients. Dropping it hangs up on those that were not accepted yet.
+pub fn listen() -> Result<TcpListener> {
+    TcpListener::bind(("0.0.0.0", PORT))
+}
+
 /// Connects to `host`, or waits for a client if there is none. The two are not the same program started twice by chance.
 pub fn meet(host: Option<&str>) -> Result<TcpStream> {
     let Some(host) = host else {
-        return Ok(TcpListener::bind(("0.0.0.0", PORT))?.accept()?.0);
+        return Ok(listen()?.accept()?.0);
     };
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
