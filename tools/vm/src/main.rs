@@ -36,6 +36,10 @@ use relay::Outcome;
 const TIMED_OUT: u8 = 124;
 const NO_ANSWER: u8 = 125;
 
+/// An emulated processor can trip over the kernel's patching of its own code while it boots. As long as the command has
+/// not begun, starting the guest anew loses nothing.
+const BOOTS: u32 = 3;
+
 fn main() -> ExitCode {
     let args = Args::parse();
     match run(&args) {
@@ -56,11 +60,17 @@ fn run(args: &Args) -> anyhow::Result<u8> {
     let kernel = kernel::find(&cache, args)?;
     let job = Job::new(args, &kernel)?;
     let initrd = initrd::build(&cache, &kernel, &job)?;
-    let guest = qemu::start(args, &kernel, &initrd, &job.shares)?;
-    drop(initrd);
-
-    let deadline = Instant::now() + Duration::from_secs(args.timeout);
-    let ended = relay::run(guest, deadline, args.verbose)?;
+    let mut boot = 1;
+    let ended = loop {
+        let guest = qemu::start(args, &kernel, &initrd, &job.shares)?;
+        let deadline = Instant::now() + Duration::from_secs(args.timeout);
+        let ended = relay::run(guest, deadline, args.verbose)?;
+        if ended.outcome != Outcome::Vanished || ended.begun || boot == BOOTS {
+            break ended;
+        }
+        boot += 1;
+        eprintln!("vm: the guest stopped while it booted; starting it again ({boot} of {BOOTS})");
+    };
     Ok(match ended.outcome {
         Outcome::Exited(status) => status,
         Outcome::Failed(reason) => {

@@ -19,6 +19,8 @@ pub struct Ended {
     pub outcome: Outcome,
     /// The last of what the guest's kernel printed.
     pub console: String,
+    /// Whether the guest got as far as starting the command.
+    pub begun: bool,
 }
 
 /// What became of the command.
@@ -114,12 +116,20 @@ fn carry(guest: &mut Guest, signals: &SignalFd, mut deadline: Instant, verbose: 
         }
     }
     let console = String::from_utf8_lossy(&console.bytes).replace('\r', "");
-    Ok(Ended { outcome: outcome.expect("the loop ends with an outcome"), console })
+    let begun = without_begin(&report.bytes).is_some();
+    Ok(Ended { outcome: outcome.expect("the loop ends with an outcome"), console, begun })
+}
+
+/// The line that the guest reports before it starts the command.
+const BEGIN: &[u8] = b"begin\n";
+
+fn without_begin(report: &[u8]) -> Option<&[u8]> {
+    report.strip_prefix(BEGIN)
 }
 
 /// What the guest's report says, if it is complete.
 fn outcome_of(report: &[u8], open: bool) -> Option<Outcome> {
-    let text = String::from_utf8_lossy(report);
+    let text = String::from_utf8_lossy(without_begin(report).unwrap_or(report));
     if let Some(status) = text.strip_prefix("exit ").and_then(|rest| rest.strip_suffix('\n')) {
         return Some(status.parse().map_or(Outcome::Vanished, Outcome::Exited));
     }
@@ -231,7 +241,10 @@ mod tests {
     fn a_report_counts_when_it_is_complete() {
         assert_eq!(outcome_of(b"", true), None);
         assert_eq!(outcome_of(b"exit 1", true), None);
-        assert_eq!(outcome_of(b"exit 12\n", true), Some(Outcome::Exited(12)));
+        assert_eq!(outcome_of(b"begin\nexit 12\n", true), Some(Outcome::Exited(12)));
+        assert_eq!(outcome_of(b"begin\n", true), None);
+        assert_eq!(outcome_of(b"begin\n", false), Some(Outcome::Vanished));
+        assert_eq!(outcome_of(b"begin\nfail\nit hangs\n", false), Some(Outcome::Failed("it hangs".to_owned())));
         assert_eq!(outcome_of(b"fail\nno link", true), None);
         assert_eq!(outcome_of(b"fail\nno link\n", false), Some(Outcome::Failed("no link".to_owned())));
         assert_eq!(outcome_of(b"", false), Some(Outcome::Vanished));

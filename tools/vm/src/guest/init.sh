@@ -97,6 +97,7 @@ copiers=$!
 cat /job/err >$ERR &
 copiers="$copiers $!"
 
+echo begin >$REPORT
 setsid chroot $ROOT /bin/sh /run/vm/command </dev/null >/job/out 2>/job/err
 status=$?
 
