@@ -153,6 +153,53 @@ fn unreliable_transports_allocate_nothing() {
 }
 
 #[test]
+fn shared_receives_allocate_nothing() {
+    let Some(context) = context("shared_receives_allocate_nothing") else { return };
+    shared_receives(&context);
+    if let Ok(context) = context.into_provider::<Rxe>() {
+        shared_receives(&context);
+    }
+}
+
+/// Receives by batch and by slot, through a queue pair that is connected to itself.
+fn shared_receives<P: Provider>(context: &Context<P>) {
+    let pd = context.alloc_pd().unwrap();
+    let mr = pd.alloc_mr(4096, AccessFlags::ALL).unwrap();
+    let (mut sent, mut received) = (context.create_cq(DEPTH).unwrap(), context.create_cq(DEPTH).unwrap());
+    let pool = Pool::new(&pd, 1, SLOT).unwrap();
+    let mut srq = context.create_srq(&pd, DEPTH).unwrap();
+    let port = number("PORT").map_or(PortNum::ONE, |port| PortNum::new(port).unwrap());
+    let prepared = QpBuilder::rc(&pd, &sent, &received).srq(&srq).port(port).max_inline_bytes(32).build().unwrap();
+    let itself = prepared.endpoint();
+    let mut qp = prepared.connect(&itself).unwrap();
+    let room = mr.sge(0..256).unwrap();
+    let mut round = || {
+        let mut receives = srq.recv_batch();
+        receives.recv(0, &[room]).unwrap();
+        receives.recv(1, &[room]).unwrap();
+        // SAFETY: the region outlives the queue pair, and nothing refers to its memory.
+        unsafe { receives.submit().unwrap() };
+        srq.recv_slot(pool.take().unwrap()).unwrap();
+        let mut sends = qp.send_batch();
+        (3..6).for_each(|wr_id| sends.send(wr_id, WrFlags::SIGNALED, Inline(b"inline")).unwrap());
+        // SAFETY: inline payload.
+        unsafe { sends.submit().unwrap() };
+        (0..3).for_each(|_| assert_eq!(one(&mut sent).status(), WcStatus::SUCCESS));
+        (0..2).for_each(|wr_id| assert_eq!(one(&mut received).wr_id, wr_id));
+        let deadline = Deadline::new();
+        loop {
+            if let Some(completion) = received.poll().unwrap().next() {
+                break drop(pool.reclaim(completion).unwrap());
+            }
+            deadline.check();
+        }
+    };
+    round();
+    let allocations = allocations(|| (0..ROUNDS).for_each(|_| round()));
+    assert_eq!(allocations, 0, "in {ROUNDS} rounds");
+}
+
+#[test]
 fn pool_slots_go_round_without_allocating() {
     let Some(context) = context("pool_slots_go_round_without_allocating") else { return };
     Pair::new(&context).slots();

@@ -23,6 +23,7 @@ use super::event;
 use super::linux;
 use super::object::{Handle, ObjectKind};
 use super::observe::{CommandForm, Fault, Trace};
+use super::shared_receive_queue::{CreateSrq, ModifySrq};
 use super::sys::Cdev;
 use super::types::{Gid, LinkLayer, Mtu, PortNum, Qpn};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
@@ -31,7 +32,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 const RXE: u32 = 14;
 const OUR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 9, 9, 1);
@@ -58,11 +59,12 @@ fn live_native() {
 #[ignore = "needs an rxe device named by IRONVERBS_TEST_NODE"]
 fn live_without_native_methods() {
     /// What this library can do without, by object and method.
-    const NATIVES: [(u16, u16); 9] = [(0, 2), (0, 3), (1, 0), (3, 0), (3, 1), (4, 0), (4, 1), (7, 1), (16, 0)];
+    const NATIVES: [(u16, u16); 11] =
+        [(0, 2), (0, 3), (1, 0), (3, 0), (3, 1), (4, 0), (4, 1), (5, 0), (5, 1), (7, 1), (16, 0)];
     let fault = Fault::new();
     fault.fail_matching(|c| c.method().is_some_and(|m| NATIVES.contains(&m)), Errno::EPROTONOSUPPORT);
     life(fault.wrap(open()), &|| ());
-    assert!(fault.injected() >= 8, "{fault:?}");
+    assert!(fault.injected() >= 10, "{fault:?}");
 }
 
 #[test]
@@ -99,7 +101,7 @@ fn life(cdev: Arc<dyn Cdev>, before_looking: &dyn Fn()) {
     check_handles(&ctx, &objects);
     destroy_in_odd_order(&ctx, &mut objects);
     drop(objects);
-    for kind in [ObjectKind::Pd, ObjectKind::Mr, ObjectKind::Cq, ObjectKind::Qp] {
+    for kind in [ObjectKind::Pd, ObjectKind::Mr, ObjectKind::Cq, ObjectKind::Srq, ObjectKind::Qp] {
         assert_eq!(ctx.info_handles(kind).unwrap(), vec![], "{kind}");
     }
     assert_eq!(ctx.leaks(), vec![]);
@@ -112,7 +114,9 @@ struct Objects {
     mr: Handle,
     channel: std::sync::Arc<std::os::fd::OwnedFd>,
     cq: Handle,
+    srq: Handle,
     qp: Handle,
+    /// On the shared receive queue.
     other_qp: Handle,
     qpn: Qpn,
 }
@@ -166,10 +170,43 @@ fn make(ctx: &Arc<Ucontext>, memory: &[u64]) -> Objects {
     assert_eq!(create_cq(ctx, 0, None, 0).unwrap_err().errno(), Some(Errno::EINVAL));
     let no_vector = create_cq(ctx, 10, None, 99).unwrap_err();
     assert!(no_vector.to_string().contains("completion vector 99 does not exist"), "{no_vector}");
-    let (qp, qpn) = create_qp(ctx, &pd, &cq);
-    let (other_qp, other_qpn) = create_qp(ctx, &pd, &cq);
+    resize_cq(ctx, &cq);
+    let srq = create_srq(ctx, &pd);
+    let (qp, qpn) = create_qp(ctx, &pd, &cq, None);
+    let (other_qp, other_qpn) = create_qp(ctx, &pd, &cq, Some(&srq));
     assert_ne!(qpn, other_qpn);
-    Objects { pd, other_pd, mr, channel, cq, qp, other_qp, qpn }
+    Objects { pd, other_pd, mr, channel, cq, srq, qp, other_qp, qpn }
+}
+
+fn resize_cq(ctx: &Arc<Ucontext>, cq: &Handle) {
+    let mut uhw_out = [0; 16];
+    ctx.resize_cq(cq, 300, &mut uhw_out).unwrap();
+    check_mapping(ctx, &uhw_out, 300);
+    let error = ctx.resize_cq(cq, 0, &mut uhw_out).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
+}
+
+/// Makes a shared receive queue, and changes each of its attributes.
+fn create_srq(ctx: &Arc<Ucontext>, pd: &Handle) -> Handle {
+    let request = CreateSrq { pd, max_wr: 50, max_sge: 3, limit: 7, user_handle: ctx.next_user_handle() };
+    let mut uhw_out = [0; 24];
+    let made = ctx.create_srq(&request, &[], &mut uhw_out).unwrap();
+    assert!(made.max_sge >= 3);
+    check_mapping(ctx, &uhw_out[..16], 50);
+    let srq = made.handle;
+    let before = ctx.query_srq(&srq).unwrap();
+    assert!(before.max_wr >= 50 && before.max_sge == made.max_sge && before.limit == 7, "{before:?}");
+    let mut mminfo = [0_u64; 2];
+    let uhw_in = ((&raw mut mminfo).expose_provenance() as u64).to_ne_bytes();
+    // SAFETY: the driver's part is the address of `mminfo`, which outlives the calls and is not used during one.
+    let change = |change| unsafe { ctx.modify_srq(&srq, change, &uhw_in) };
+    change(ModifySrq::Limit(5)).unwrap();
+    change(ModifySrq::MaxWr(200)).unwrap();
+    assert_eq!(change(ModifySrq::Limit(5000)).unwrap_err().errno(), Some(Errno::EINVAL));
+    check_mapping(ctx, mminfo.as_bytes(), 200);
+    let after = ctx.query_srq(&srq).unwrap();
+    assert!(after.max_wr >= 200 && after.limit == 5, "{after:?}");
+    srq
 }
 
 /// Makes a completion queue, and maps its ring for a moment.
@@ -185,15 +222,17 @@ fn create_cq(
     Ok(made)
 }
 
-fn create_qp(ctx: &Arc<Ucontext>, pd: &Handle, cq: &Handle) -> (Handle, Qpn) {
+fn create_qp(ctx: &Arc<Ucontext>, pd: &Handle, cq: &Handle, srq: Option<&Handle>) -> (Handle, Qpn) {
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 17, max_send_sge: 2, max_recv_sge: 3, max_inline_data: 64 };
     let user_handle = ctx.next_user_handle();
-    let request = CreateQp { pd, send_cq: cq, recv_cq: cq, srq: None, qp_type: 2, sq_sig_all: false, cap, user_handle };
+    let request = CreateQp { pd, send_cq: cq, recv_cq: cq, srq, qp_type: 2, sq_sig_all: false, cap, user_handle };
     let mut uhw_out = [0; 32];
     let made = ctx.create_qp(&request, &[], &mut uhw_out).unwrap();
     assert!(made.qpn.get() > 1);
     assert!(made.cap.max_send_wr >= 16 && made.cap.max_inline_data >= 64, "{:?}", made.cap);
-    check_mapping(ctx, &uhw_out[..16], 17);
+    if srq.is_none() {
+        check_mapping(ctx, &uhw_out[..16], 17);
+    }
     check_mapping(ctx, &uhw_out[16..], 16);
     (made.handle, made.qpn)
 }
@@ -326,6 +365,7 @@ fn check_handles(ctx: &Arc<Ucontext>, objects: &Objects) {
     assert_eq!(sorted(handles(ObjectKind::Pd)), sorted(vec![objects.pd.id(), objects.other_pd.id()]));
     assert_eq!(handles(ObjectKind::Mr), vec![objects.mr.id()]);
     assert_eq!(handles(ObjectKind::Cq), vec![objects.cq.id()]);
+    assert_eq!(handles(ObjectKind::Srq), vec![objects.srq.id()]);
     assert_eq!(sorted(handles(ObjectKind::Qp)), sorted(qps));
 }
 
@@ -337,7 +377,10 @@ fn destroy_in_odd_order(ctx: &Arc<Ucontext>, objects: &mut Objects) {
     busy(&mut objects.cq);
     objects.mr.destroy().unwrap();
     busy(&mut objects.pd);
+    busy(&mut objects.srq);
     objects.other_qp.destroy().unwrap();
+    busy(&mut objects.pd);
+    objects.srq.destroy().unwrap();
     objects.pd.destroy().unwrap();
     objects.cq.destroy().unwrap();
     assert_eq!(ctx.info_handles(ObjectKind::Pd).unwrap(), vec![objects.other_pd.id()]);
@@ -348,7 +391,7 @@ fn leak_and_close(ctx: Arc<Ucontext>, memory: &[u64]) {
     let pd = ctx.alloc_pd(&mut []).unwrap();
     let channel = ctx.create_comp_channel().unwrap();
     let (cq, _) = create_cq(&ctx, 10, Some(channel.as_fd()), 0).unwrap();
-    let (qp, _) = create_qp(&ctx, &pd, &cq);
+    let (qp, _) = create_qp(&ctx, &pd, &cq, None);
     let addr = memory.as_ptr().expose_provenance() as u64;
     // SAFETY: the vector outlives the handle, which is dropped, and destroyed by that, before.
     let (mr, ..) = unsafe { ctx.reg_mr(&pd, addr, 4096, addr, 0) }.unwrap();

@@ -1,10 +1,10 @@
 //! Commands of the data path: how many there are, and what their failure does.
 
-use crate::scene::{Freed, Scene, completions, recv, send};
+use crate::scene::{Freed, Scene, completions, recv, recv_shared, send};
 use crate::target::Target;
 use crate::tests;
-use ironverbs::sys::Fault;
-use ironverbs::{Errno, Error, Pool, PostError, WcStatus, WrFlags};
+use ironverbs::sys::{CommandForm, Fault};
+use ironverbs::{Errno, Error, PollError, Pool, PostError, WcStatus, WrFlags};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ tests! {
     refused_doorbell_keeps_the_slot_posted,
     refused_doorbell_in_a_scope_ends_it,
     refused_arm_ends_the_wait,
+    completion_queue_that_is_not_mapped_after_a_resize,
+    shared_receive_queue_that_is_not_mapped_after_a_resize,
 }
 
 /// One command per batch of sends, however long; none for receives, polling, an empty batch or a dropped one.
@@ -132,4 +134,80 @@ fn refused_arm_ends_the_wait(target: &Target) {
     assert!(matches!(error, Error::DeviceGone { .. }), "{error}");
     assert!(!scene.cq.wait(Duration::from_millis(1)).unwrap());
     assert!(scene.channel.drain(|_| ()).is_ok());
+}
+
+/// It says so until it is resized once more. What was in it and what came meanwhile is there then.
+fn completion_queue_that_is_not_mapped_after_a_resize(target: &Target) {
+    let fault = Fault::new();
+    let (mut scene, context) = Scene::watched(target, &fault, &Freed::default());
+    let (entry, remote) = (scene.entry(), scene.mr.remote(0).unwrap());
+    send(&mut scene.a, |batch| (0..3).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote))).unwrap();
+    assert_eq!(completions(&mut scene.cq, 1)[0].wr_id, 0);
+    fault.fail_matching(|command| command.form() == CommandForm::Map, Errno::ENOMEM);
+    let error = scene.cq.resize(200).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::ENOMEM));
+    assert!(error.to_string().contains("resize_cq made the completion queue"), "{error}");
+    fault.clear();
+    let unmapped = |scene: &mut Scene| {
+        assert_eq!(scene.cq.capacity(), 0);
+        assert_eq!(scene.cq.poll_one(), Err(PollError::Unmapped));
+        assert_eq!(scene.cq.poll().err(), Some(PollError::Unmapped));
+        let error = scene.cq.wait(Duration::from_secs(20)).unwrap_err();
+        assert!(error.to_string().contains("resize it once more"), "{error}");
+    };
+    unmapped(&mut scene);
+    send(&mut scene.a, |batch| (3..5).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote))).unwrap();
+    // A refusal changes nothing, so the queue is still not mapped.
+    fault.fail_nth(0, Errno::EINVAL);
+    assert_eq!(scene.cq.resize(200).unwrap_err().errno(), Some(Errno::EINVAL));
+    unmapped(&mut scene);
+    scene.cq.resize(100).unwrap();
+    assert!(scene.cq.capacity() >= 100);
+    let all = completions(&mut scene.cq, 4);
+    assert!(all.iter().map(|wc| wc.wr_id).eq(1..5), "{all:?}");
+    // And a refusal of a queue that is mapped leaves it as it was.
+    let capacity = scene.cq.capacity();
+    fault.fail_nth(0, Errno::EINVAL);
+    scene.cq.resize(10).unwrap_err();
+    assert_eq!((scene.cq.capacity(), scene.cq.poll_one()), (capacity, Ok(None)));
+    drop(scene);
+    assert_eq!(context.leaks(), vec![]);
+}
+
+/// As above. What was posted is received into meanwhile; nothing can be posted.
+fn shared_receive_queue_that_is_not_mapped_after_a_resize(target: &Target) {
+    let fault = Fault::new();
+    let (mut scene, context) = Scene::watched(target, &fault, &Freed::default());
+    let entry = scene.entry();
+    (0..2).for_each(|id| recv_shared(&mut scene.srq, id, &[entry]).unwrap());
+    fault.fail_matching(|command| command.form() == CommandForm::Map, Errno::ENOMEM);
+    let error = scene.srq.resize(100).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::ENOMEM));
+    assert!(error.to_string().contains("modify_srq made the shared receive queue"), "{error}");
+    fault.clear();
+    let pool = Pool::new(&scene.pd, 1, 8).unwrap();
+    let unmapped = |scene: &mut Scene| {
+        assert_eq!((scene.srq.capacity(), scene.srq.recv_batch().remaining()), (0, 0));
+        assert_eq!(recv_shared(&mut scene.srq, 2, &[entry]), Err(PostError::Unmapped));
+        let refused = scene.srq.recv_slot(pool.take().unwrap()).unwrap_err();
+        assert_eq!((refused.error, refused.slot.is_some()), (PostError::Unmapped, true));
+    };
+    unmapped(&mut scene);
+    let message = |scene: &mut Scene, id| {
+        send(&mut scene.b, |batch| batch.send(9, WrFlags::SIGNALED, &[entry])).unwrap();
+        let mut ids: Vec<_> = completions(&mut scene.cq, 2).iter().map(|wc| wc.wr_id).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [id, 9]);
+    };
+    message(&mut scene, 0);
+    fault.fail_nth(0, Errno::EINVAL);
+    assert_eq!(scene.srq.resize(100).unwrap_err().errno(), Some(Errno::EINVAL));
+    unmapped(&mut scene);
+    scene.srq.resize(50).unwrap();
+    assert!(scene.srq.capacity() >= 50 && scene.srq.max_sge() >= 1);
+    recv_shared(&mut scene.srq, 2, &[entry]).unwrap();
+    message(&mut scene, 1);
+    message(&mut scene, 2);
+    drop((pool, scene));
+    assert_eq!(context.leaks(), vec![]);
 }

@@ -26,7 +26,7 @@ fn nth_command_of_the_way_down_is_refused(target: &Target) {
     drop(scene);
     let n_commands = fault.count() - before;
     drop(context);
-    assert!(n_commands >= 5, "two queue pairs, a region, a completion queue and a domain are destroyed");
+    assert!(n_commands >= 6, "two queue pairs, two queues for them, a region and a domain are destroyed");
     for n in 0..n_commands {
         step(format!("command {n} on the way down is refused"));
         let (objects_before, mappings_before) = (objects(target), device_mappings());
@@ -67,7 +67,7 @@ fn device_that_is_gone_holds_only_memory(target: &Target) {
 /// `close` returns the kernel's reason and the object, which works on and can be closed later.
 fn refused_close_gives_the_object_back(target: &Target) {
     let (fault, freed) = (Fault::new(), Freed::default());
-    let (Scene { windows, a, b, mr, cq, channel, pd }, context) = Scene::watched(target, &fault, &freed);
+    let (Scene { windows, a, b, srq, mr, cq, channel, pd }, context) = Scene::watched(target, &fault, &freed);
     drop(windows);
     fault.fail_nth(0, Errno::EBUSY);
     let refused = a.close().unwrap_err();
@@ -76,6 +76,13 @@ fn refused_close_gives_the_object_back(target: &Target) {
     refused.object.query().unwrap();
     refused.object.close().unwrap();
     b.close().unwrap();
+
+    fault.fail_nth(0, Errno::EBUSY);
+    let refused = srq.close().unwrap_err();
+    assert_eq!(refused.error.errno(), Some(Errno::EBUSY));
+    assert!(refused.error.to_string().starts_with("destroy_srq: EBUSY"), "{}", refused.error);
+    refused.object.query().unwrap();
+    refused.object.close().unwrap();
 
     fault.fail_nth(0, Errno::EBUSY);
     let refused = mr.close().unwrap_err();
@@ -99,9 +106,10 @@ fn refused_close_gives_the_object_back(target: &Target) {
 /// A kind of object whose destruction is refused for good, and with it of all that it uses.
 fn refused_kind_is_told_and_its_memory_stays(target: &Target) {
     descriptors_may_stay();
-    let cases: [(&str, ObjectKind, &[ObjectKind]); 5] = [
+    let cases: [(&str, ObjectKind, &[ObjectKind]); 6] = [
         ("MW.DESTROY", ObjectKind::Mw, &[ObjectKind::Mw, ObjectKind::Pd]),
-        ("QP.DESTROY", ObjectKind::Qp, &[ObjectKind::Qp, ObjectKind::Cq, ObjectKind::Pd]),
+        ("QP.DESTROY", ObjectKind::Qp, &[ObjectKind::Qp, ObjectKind::Srq, ObjectKind::Cq, ObjectKind::Pd]),
+        ("SRQ.DESTROY", ObjectKind::Srq, &[ObjectKind::Srq, ObjectKind::Pd]),
         ("MR.DESTROY", ObjectKind::Mr, &[ObjectKind::Mr, ObjectKind::Pd]),
         ("CQ.DESTROY", ObjectKind::Cq, &[ObjectKind::Cq]),
         ("PD.DESTROY", ObjectKind::Pd, &[ObjectKind::Pd]),

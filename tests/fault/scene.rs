@@ -10,7 +10,7 @@ use crate::target::{Target, kernel_objects};
 use ironverbs::sys::{Fault, Linux, Sys};
 use ironverbs::{
     AccessFlags, CompChannel, Context, Cq, DeviceInfo, Error, Memory, Mr, Mw, Notify, Pd, PostError, Qp, QpBuilder,
-    SendBatch, Sge, Wc,
+    SendBatch, Sge, Srq, Wc,
 };
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Two connected queue pairs, with a completion queue on a channel, and memory that tells when it is freed.
+/// Two connected queue pairs, one of them on a shared receive queue, with a completion queue on a channel, and memory that
+/// tells when it is freed. Both queues were resized.
 ///
 /// Dropped in the order of the fields.
 pub struct Scene {
@@ -26,6 +27,8 @@ pub struct Scene {
     pub windows: [Mw; 2],
     pub a: Qp,
     pub b: Qp,
+    /// `a` takes its receives from it.
+    pub srq: Srq,
     pub mr: Mr<Watched>,
     pub cq: Cq,
     pub channel: CompChannel,
@@ -33,8 +36,9 @@ pub struct Scene {
 }
 
 /// How many commands to the kernel a [`Scene`] takes at least: opening, context, events, queries, PD, MR, channel, CQ and
-/// its mapping, two queue pairs with two mappings each, their three changes of state, one arm, two windows.
-pub const FEWEST_COMMANDS: u64 = 24;
+/// its mapping, its new size and mapping, the same for the SRQ, and its limit, two queue pairs with three mappings, their three
+/// changes of state, one arm, two windows.
+pub const FEWEST_COMMANDS: u64 = 30;
 
 impl Scene {
     /// Sets everything up. `context` keeps the context if that much succeeded.
@@ -45,8 +49,12 @@ impl Scene {
         let pd = context.alloc_pd()?;
         let mr = Mr::register(&pd, Watched::new(freed), AccessFlags::ALL)?;
         let channel = context.create_comp_channel()?;
-        let cq = context.cq_builder(64).channel(&channel).build()?;
+        let mut cq = context.cq_builder(64).channel(&channel).build()?;
+        cq.resize(128)?;
         cq.arm(Notify::Any)?;
+        let mut srq = context.create_srq(&pd, 16)?;
+        srq.arm_limit(1)?;
+        srq.resize(32)?;
         let builder = || {
             let builder = QpBuilder::rc(&pd, &cq, &cq).port(target.port).access(AccessFlags::ALL);
             match target.gid_index {
@@ -54,11 +62,11 @@ impl Scene {
                 None => builder,
             }
         };
-        let (a, b) = (builder().build()?, builder().build()?);
+        let (a, b) = (builder().srq(&srq).build()?, builder().build()?);
         let (a_end, b_end) = (a.endpoint(), b.endpoint());
         let (a, b) = (a.connect(&b_end)?, b.connect(&a_end)?);
         let windows = [pd.alloc_mw()?, a.alloc_mw()?];
-        Ok(Self { windows, a, b, mr, cq, channel, pd })
+        Ok(Self { windows, a, b, srq, mr, cq, channel, pd })
     }
 
     /// As [`new`](Self::new), which must succeed, with every command seen by `fault`.
@@ -91,6 +99,14 @@ pub fn send(qp: &mut Qp, fill: impl FnOnce(&mut SendBatch<'_>) -> Result<(), Pos
 /// Posts a receive.
 pub fn recv(qp: &mut Qp, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
     let mut batch = qp.recv_batch();
+    batch.recv(wr_id, sges)?;
+    // SAFETY: see the module's argument.
+    unsafe { batch.submit() }
+}
+
+/// Posts a receive to a shared receive queue.
+pub fn recv_shared(srq: &mut Srq, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+    let mut batch = srq.recv_batch();
     batch.recv(wr_id, sges)?;
     // SAFETY: see the module's argument.
     unsafe { batch.submit() }
