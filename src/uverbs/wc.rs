@@ -124,7 +124,8 @@ impl Wc {
         WcStatus(self.status)
     }
 
-    /// The local queue pair's number.
+    /// The local queue pair's number. That of one that was destroyed is given to another some day, so it tells the queue pair
+    /// only as long as the program has polled what earlier ones left behind.
     #[inline(always)]
     pub fn qpn(&self) -> u32 {
         self.qp_num

@@ -35,6 +35,10 @@ pub struct CqId(pub(super) u64);
 /// Poll it from one thread at a time (`&mut self`); it can be moved to another. It may be dropped before the queue pairs
 /// that use it: the kernel's side stays until the last of them is gone.
 ///
+/// What a queue pair completed before it was destroyed is still there to poll afterwards, with the `wr_id` that it was posted
+/// with. Which work it was is for the program to know by that number: the library keeps no table of it, and the queue pair's
+/// number in the completion may by then be another's.
+///
 /// ```no_run
 /// # fn f(context: &ironverbs::Context) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut cq = context.create_cq(64)?;
@@ -300,6 +304,8 @@ impl<P: Provider> Cq<P> {
     }
 
     /// Destroys it; or gives it back with the reason, as long as a queue pair uses it.
+    ///
+    /// Completions that were not polled, those of destroyed queue pairs too, are gone with it.
     #[doc(alias = "ibv_destroy_cq")]
     pub fn close(mut self) -> Result<(), CloseError<Self>> {
         let destroyed = match Arc::get_mut(&mut self.shared) {

@@ -94,7 +94,13 @@ impl<P: Provider, T: QpType> Qp<P, T> {
         self.modify(&QpUpdate::to(QpState::ERR))
     }
 
-    /// Destroys it, or gives it back with the kernel's reason.
+    /// Destroys it, or gives it back with the kernel's reason. To drop it does the same, without a word.
+    ///
+    /// Work requests that were not completed give no completion any more; [drain](Self::drain) it first to have one
+    /// for each. Completions that are in its completion queues already stay there, in their order, until they are polled. They
+    /// are the program's to tell by their `wr_id`: the kernel gives the [number of a queue pair](Self::qpn) to another one
+    /// sooner or later, so that [`Wc::qpn`](crate::Wc::qpn) alone does not say whose they are. Numbers of work requests that
+    /// are unique over all queue pairs of a completion queue do. A [`Slot`](crate::Slot) finds its pool in any case.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
         match self.core.destroy() {
