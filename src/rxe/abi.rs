@@ -291,6 +291,7 @@ pub struct ModifySrqCmd {
     pub mmap_info_addr: u64,
 }
 layout!(ModifySrqCmd, 8, mmap_info_addr @ 0);
+
 /// The driver's answer to creating an address handle.
 #[doc(alias = "rxe_create_ah_resp")]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -302,7 +303,7 @@ pub struct CreateAhResp {
 }
 layout!(CreateAhResp, 8, ah_num @ 0);
 
-/// `enum ib_uverbs_wr_opcode`, those that a connected queue pair takes here.
+/// `enum ib_uverbs_wr_opcode`, those that are written here.
 pub mod opcode {
     pub const RDMA_WRITE: u32 = 0;
     pub const RDMA_WRITE_WITH_IMM: u32 = 1;

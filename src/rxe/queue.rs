@@ -163,6 +163,12 @@ impl<M: RingMemory> Consumer<M> {
         self.next == self.end
     }
 
+    /// Whether the producer has filled the ring up to the last slot that was given back.
+    #[inline(always)]
+    pub fn is_full(&self) -> bool {
+        self.mask.after(from_device(self.memory.producer())) == self.published
+    }
+
     /// Gives all slots that were read back to the producer, with at most one store.
     ///
     /// If the producer has filled the ring up to the last slot, it may have had more to put in, and lost it. `lost` is asked
@@ -171,8 +177,7 @@ impl<M: RingMemory> Consumer<M> {
     #[inline(always)]
     pub fn end(&mut self, lost: impl FnOnce() -> bool) {
         if self.next != self.published {
-            let producer = from_device(self.memory.producer());
-            if self.mask.after(producer) == self.published && lost() {
+            if self.is_full() && lost() {
                 return;
             }
             to_device(self.memory.consumer(), self.next);

@@ -21,7 +21,7 @@ impl Ucontext {
         self.kernel().invoke(&write::CreateCompChannel::default(), &mut response, &[], &mut []).map_err(refused)?;
         let fd = cmd::adopt(i64::from(response.fd as i32)).ok_or_else(|| refused(Errno::EBADF))?;
         event::set_nonblocking(fd.as_fd()).map_err(refused)?;
-        Ok(self.closing().watch(fd))
+        self.closing().watch(fd).map_err(refused)
     }
 
     /// Makes a completion queue of at least `cqe` entries; returns it and how many it has. Events on `channel` carry

@@ -61,7 +61,7 @@ impl Ucontext {
         event::set_nonblocking(async_fd.as_fd()).map_err(|e| Error::kernel(Verb::AllocAsyncFd, e))?;
         let closing = Closing::default();
         Ok(Arc::new(Self {
-            async_fd: closing.watch(async_fd),
+            async_fd: closing.watch(async_fd).map_err(|e| Error::kernel(Verb::AllocAsyncFd, e))?,
             kernel,
             gate,
             closing,
@@ -95,7 +95,7 @@ impl Ucontext {
         let fd = fd
             .try_clone_to_owned()
             .map_err(|e| Error::kernel(verb, Errno::from_raw(e.raw_os_error().unwrap_or(libc::EMFILE))))?;
-        Ok(self.closing.watch(fd))
+        self.closing.watch(fd).map_err(|e| Error::kernel(verb, e))
     }
 
     /// How many completion vectors there are to choose from, at least 1.

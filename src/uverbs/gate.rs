@@ -16,7 +16,7 @@ use std::thread::{self, ThreadId};
 pub struct Gate {
     inner: Arc<dyn Cdev>,
     state: Mutex<State>,
-    /// The last command under way is answered.
+    /// The last command under way is answered, or a closing has ended.
     quiet: Condvar,
 }
 
@@ -39,13 +39,18 @@ impl Gate {
         Arc::new(Self { inner, state, quiet: Condvar::new() })
     }
 
-    /// Waits for commands under way and lets only this thread's pass from now on; `false` if another thread is closing it.
+    /// Waits until no other thread is closing it, and for commands under way; lets only this thread's pass from now on.
+    /// `false` if this thread is closing it already.
     pub fn begin_closing(&self) -> bool {
+        let this = thread::current().id();
         let mut state = self.lock();
-        if let Stage::Closing(_) = state.stage {
-            return false;
+        while let Stage::Closing(thread) = state.stage {
+            if thread == this {
+                return false;
+            }
+            state = self.quiet.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.stage = Stage::Closing(thread::current().id());
+        state.stage = Stage::Closing(this);
         while state.under_way != 0 {
             state = self.quiet.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -55,6 +60,7 @@ impl Gate {
     /// Ends what [`begin_closing`](Self::begin_closing) began: no command passes any more.
     pub fn end_closing(&self) {
         self.lock().stage = Stage::Closed;
+        self.quiet.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -71,13 +77,21 @@ impl Gate {
         }
         state.under_way += 1;
         drop(state);
-        let answer = run();
-        let mut state = self.lock();
+        let _under_way = UnderWay(self);
+        run()
+    }
+}
+
+/// A command under way, until it is answered or panics.
+struct UnderWay<'a>(&'a Gate);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
         state.under_way -= 1;
         if state.under_way == 0 {
-            self.quiet.notify_all();
+            self.0.quiet.notify_all();
         }
-        answer
     }
 }
 
@@ -122,13 +136,37 @@ mod tests {
         assert_eq!(gate.pass(|| Ok(1)), Ok(1));
         assert!(gate.begin_closing());
         assert_eq!(gate.pass(|| Ok(2)), Ok(2));
+        assert!(!gate.begin_closing(), "this thread is at it");
         let other = gate.clone();
-        let (passed, closing) = thread::spawn(move || (other.pass(|| Ok(3)), other.begin_closing())).join().unwrap();
-        assert_eq!((passed, closing), (Err(Errno::EIO), false));
+        let passed = thread::spawn(move || other.pass(|| Ok(3))).join().unwrap();
+        assert_eq!(passed, Err(Errno::EIO));
         gate.end_closing();
         assert_eq!(gate.pass(|| Ok(4)), Err(Errno::EIO));
         assert!(gate.begin_closing(), "what failed can be tried again");
         assert_eq!(gate.pass(|| Ok(5)), Ok(5));
+    }
+
+    /// Whoever gives a device up may rely on it afterwards, also if another thread was first.
+    #[test]
+    fn waits_for_another_thread_that_closes() {
+        let gate = Gate::new(FakeKernel::new(Knows::ALL));
+        assert!(gate.begin_closing());
+        let other = gate.clone();
+        let second = thread::spawn(move || other.begin_closing());
+        thread::sleep(Duration::from_millis(50));
+        assert!(!second.is_finished());
+        gate.end_closing();
+        assert!(second.join().unwrap());
+    }
+
+    #[test]
+    fn a_command_that_panics_is_not_waited_for() {
+        let gate = Gate::new(FakeKernel::new(Knows::ALL));
+        let other = gate.clone();
+        thread::spawn(move || other.pass(|| -> Result<(), Errno> { std::panic::resume_unwind(Box::new(())) }))
+            .join()
+            .unwrap_err();
+        assert!(gate.begin_closing());
     }
 
     #[test]

@@ -20,18 +20,28 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 #[derive(Default)]
 pub struct Closing {
     done: AtomicBool,
-    files: Mutex<Vec<Weak<OwnedFd>>>,
+    files: Mutex<Files>,
     deregistered: Mutex<HashSet<u32>>,
+}
+
+#[derive(Default)]
+struct Files {
+    open: Vec<Weak<OwnedFd>>,
+    /// They were led elsewhere. What another thread had just opened follows.
+    given_up: bool,
 }
 
 impl Closing {
     /// Keeps an eye on an event file as long as it is open.
-    pub fn watch(&self, fd: OwnedFd) -> Arc<OwnedFd> {
+    pub fn watch(&self, fd: OwnedFd) -> Result<Arc<OwnedFd>, Errno> {
         let fd = Arc::new(fd);
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.retain(|file| file.strong_count() != 0);
-        files.push(Arc::downgrade(&fd));
-        fd
+        if files.given_up {
+            lead_nowhere(&fd)?;
+        }
+        files.open.retain(|file| file.strong_count() != 0);
+        files.open.push(Arc::downgrade(&fd));
+        Ok(fd)
     }
 
     /// Whether the device let go of that region before the file was given up.
@@ -44,9 +54,15 @@ impl Ucontext {
     /// Gives the device up: no queue pair works any more, and no file or mapping of it is left in this process. Later
     /// commands are answered as by a device that is gone.
     ///
+    /// If another thread is at it, waits for that one.
+    ///
     /// Descriptors stay open, on a pipe at its end, until their owners close them. Mappings keep the bytes they had.
     pub fn shutdown(self: &Arc<Self>) -> Result<(), Error> {
-        if self.closing().done.load(Ordering::Acquire) || !self.gate().begin_closing() {
+        if !self.gate().begin_closing() {
+            return Ok(());
+        }
+        if self.closing().done.load(Ordering::Acquire) {
+            self.gate().end_closing();
             return Ok(());
         }
         let given_up = self.give_up();
@@ -58,20 +74,21 @@ impl Ucontext {
 
     fn give_up(self: &Arc<Self>) -> Result<(), Error> {
         let refused = |errno| Error::kernel(Verb::CloseDevice, errno);
-        // Queue pairs first: once they are gone, the device touches neither memory nor completion queues.
-        for id in self.info_handles(ObjectKind::Qp)? {
-            self.stop_queue_pair(id);
-        }
-        // Windows next: a region that has some is not deregistered. One that stays, stays with its region.
+        // Windows first: a bound one holds on to its queue pair and to its region. One that stays, stays with its region.
         for id in self.info_handles(ObjectKind::Mw)? {
             let _ = self.destroy(ObjectKind::Mw, id);
+        }
+        // Queue pairs next: once they are gone, the device touches neither memory nor completion queues.
+        for id in self.info_handles(ObjectKind::Qp)? {
+            self.stop_queue_pair(id);
         }
         let regions = self.info_handles(ObjectKind::Mr)?;
         let gone = regions.into_iter().filter(|id| self.destroy(ObjectKind::Mr, *id).is_ok());
         self.closing().deregistered.lock().unwrap_or_else(PoisonError::into_inner).extend(gone);
         self.cdev().close().map_err(refused)?;
-        let files = self.closing().files.lock().unwrap_or_else(PoisonError::into_inner);
-        for file in files.iter().filter_map(Weak::upgrade) {
+        let mut files = self.closing().files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.given_up = true;
+        for file in files.open.iter().filter_map(Weak::upgrade) {
             lead_nowhere(&file).map_err(refused)?;
         }
         Ok(())
@@ -107,5 +124,57 @@ mod redirect {
             return Err(Errno::last());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uverbs::fake::{FakeKernel, Knows};
+    use crate::uverbs::sys::Cdev;
+    use std::os::fd::AsFd;
+
+    fn open() -> (Arc<FakeKernel>, Arc<Ucontext>) {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let ctx = Ucontext::open(kernel.clone() as Arc<dyn Cdev>, &[], &mut []).unwrap();
+        (kernel, ctx)
+    }
+
+    /// Soft-RoCE waits long for a queue pair that a bound window holds, and then frees it under the window.
+    #[test]
+    fn windows_go_before_queue_pairs_and_regions_last() {
+        let (kernel, ctx) = open();
+        let pd = ctx.alloc_pd(&mut []).unwrap();
+        let (cq, _) = ctx.create_cq(1, 1, None, 0, &[], &mut []).unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let (mr, ..) = ctx.reg_dmabuf_mr(&pd, file.as_fd(), 0, 4096, 0, 0).unwrap();
+        let mw = ctx.alloc_mw(&pd, 2).unwrap();
+        let request = crate::uverbs::attr::CreateQp {
+            pd: &pd,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+            qp_type: 2,
+            sq_sig_all: false,
+            cap: Default::default(),
+            user_handle: 1,
+        };
+        let qp = ctx.create_qp(&request, &[], &mut []).unwrap().handle;
+        kernel.take_log();
+        ctx.shutdown().unwrap();
+        let destroyed: Vec<_> = kernel.take_log().into_iter().filter(|command| command != "0.1").collect();
+        assert_eq!(destroyed, ["8.0", "4.1", "7.1"], "window, queue pair, region");
+        drop((qp, mw, mr, cq, pd));
+        assert!(ctx.leaks().is_empty());
+    }
+
+    /// Another thread had opened it, and not yet put it on the list.
+    #[test]
+    fn an_event_file_that_comes_late_leads_nowhere_too() {
+        let (_kernel, ctx) = open();
+        ctx.shutdown().unwrap();
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let late = ctx.closing().watch(ours.into()).unwrap();
+        assert_eq!(nix::unistd::read(late.as_fd(), &mut [0; 8]), Ok(0), "it is a pipe at its end");
     }
 }

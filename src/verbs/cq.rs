@@ -205,6 +205,10 @@ impl<P: Provider> Cq<P> {
         let Self { poller, shared } = self;
         let context = &shared.context;
         check_depth(Verb::ResizeCq, depth, context.attr.max_cqe)?;
+        // The new ring does not tell that the old one was full.
+        if poller.is_full() && poller.capacity() != 0 {
+            shared.has_lost_any();
+        }
         let before = poller.capacity();
         let resized = P::resize_cq(&context.ucontext, &shared.handle, poller, depth);
         // Without a ring it holds nothing; a refusal leaves it as it was.

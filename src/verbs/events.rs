@@ -130,6 +130,9 @@ impl AsyncEvents {
 impl Drop for AsyncEvents {
     fn drop(&mut self) {
         self.context.registry.remove_reader();
+        // What came meanwhile was left for this reader. Whoever watches for changes only is not told of it again. An error
+        // that lasts is met by the next who reads.
+        let _ = self.context.registry.keep_unread_events(self.context.ucontext.async_fd());
     }
 }
 

@@ -91,7 +91,7 @@ impl CqShared {
     /// Whether the device has reported that completions were lost. For a queue that is full.
     #[cold]
     #[inline(never)]
-    fn has_lost_any(&self) -> bool {
+    pub(super) fn has_lost_any(&self) -> bool {
         self.health.suspect();
         self.look_at_events();
         self.health.poll_error().is_some()

@@ -127,6 +127,25 @@ fn one_completion_is_seen_once() {
     }
 }
 
+/// What was read and not given back still takes its place.
+#[test]
+fn a_queue_is_full_until_slots_are_given_back() {
+    for start in 0..4 {
+        let (mut consumer, kernel) = consumer(3, start);
+        for n in 0..3_u64 {
+            assert!(!consumer.is_full(), "start {start}, {n} in it");
+            assert!(kernel.give(&n.to_ne_bytes()));
+        }
+        assert!(consumer.is_full());
+        consumer.begin();
+        assert_eq!(consumer.next().map(read), Some(0));
+        assert!(consumer.is_full());
+        let mut asked = false;
+        consumer.end(|| std::mem::replace(&mut asked, true));
+        assert!(asked && !consumer.is_full());
+    }
+}
+
 #[test]
 fn a_scribbled_index_never_leads_out_of_the_ring() {
     for value in [0, 1, 7, 8, 0xdead_beef, u32::MAX] {

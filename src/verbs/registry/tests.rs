@@ -252,6 +252,20 @@ fn overrun_of_one_queue_wakes_who_waits_for_its_channel() {
     assert!(!channel.wait(SHORT).unwrap(), "told once");
 }
 
+/// Whoever watches the file for changes is told of an event once, and leaves it to a reader that may never read.
+#[test]
+fn a_reader_that_goes_leaves_nothing_unread() {
+    let ((mut kernel, events), (_other, completions)) = (socket(), socket());
+    let (context, _channel) = open(events, completions);
+    let (handle, health) = queue(&context);
+    let events = context.async_events();
+    kernel.write_all(async_record(0, handle).as_bytes()).unwrap();
+    context.inner().registry.keep_unread_events(context.inner().ucontext.async_fd()).unwrap();
+    assert!(health.is_well(), "it is the reader's to read");
+    drop(events);
+    assert_eq!(health.poll_error(), Some(crate::PollError::Overrun));
+}
+
 #[test]
 fn kept_events_are_bounded() {
     let ((mut kernel, events), (_other, completions)) = (socket(), socket());
