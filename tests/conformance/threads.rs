@@ -268,7 +268,9 @@ fn two_queue_pairs_on_one_completion_queue_from_two_threads(target: &Target) {
     let setup = Setup { send_wr: 15, ..Setup::default() };
     let (context, peer) = (target.open(), target.open_peer());
     let (pd, peer_pd) = (context.alloc_pd().unwrap(), peer.alloc_pd().unwrap());
-    let (mut cq, peer_cq) = (context.create_cq(256).unwrap(), peer.create_cq(16).unwrap());
+    // Room for all: the device gives a send's slot back before its completion is polled, so the queue pairs' sizes bound
+    // nothing.
+    let (mut cq, peer_cq) = (context.create_cq(2 * MESSAGES as u32).unwrap(), peer.create_cq(16).unwrap());
     let mr = peer_pd.alloc_mr(64, ironverbs::AccessFlags::ALL).unwrap();
     let own = pd.alloc_mr(64, ironverbs::AccessFlags::LOCAL_WRITE).unwrap();
     let connected = || {
