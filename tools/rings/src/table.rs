@@ -135,13 +135,14 @@ with kernel {kernel}, libibverbs {libibverbs}, {rustc}.
             let _ = writeln!(text, "| {} | {} | {ratio} |", row.title, cells.join(" | "));
         }
         text += "
-A dash: libibverbs has no function for it (it knows no FLUSH, and its newer functions post no receive), or the kernel's
-driver has no such operation (atomic write and FLUSH before 6.2).
+A dash: libibverbs has no function for it (it knows no FLUSH, its newer functions post no receive, and the older one does not
+post an atomic write as the driver needs it), or the kernel's driver has no such operation (atomic write and FLUSH before 6.2).
 
 How it is counted: both programs run in one guest, on queue pairs connected to each other or to themselves on a Soft-RoCE
-device. Those are reliable connections where the table does not say UC or UD. A tracer runs the operation instruction by instruction (`PTRACE_SINGLESTEP`)
-between two breakpoints, so that the counts are exact and repeatable; shown is the median of five. The `syscall` instruction of
-a post's doorbell counts as one; what the kernel does in it is not counted. Every send is signaled, and the queues have room.
+device. Those are reliable connections where the table does not say UC or UD. A tracer runs the operation instruction by
+instruction (`PTRACE_SINGLESTEP`) between two breakpoints, so that the counts are exact and repeatable; shown is the median of
+five. The `syscall` instruction of a post's doorbell counts as one; what the kernel does in it is not counted. Every send is
+signaled, and the queues have room.
 
 - This library: a call of a function that is not inlined, with arguments that the compiler does not know, which opens the
   batch, writes it, submits it and returns. `Qp<Rxe>` names the provider at compile time, `Qp` works with every provider.

@@ -28,6 +28,8 @@ struct endpoint {
     struct ibv_cq_ex *send_cqx;
 };
 
+/* What is being measured, for messages. */
+extern const char *now;
 extern struct ibv_context *context;
 extern struct ibv_pd *pd;
 extern struct ibv_mr *mr;

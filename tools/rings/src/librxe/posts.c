@@ -116,8 +116,10 @@ void measure_sends(int extended)
     struct ibv_sge sges[SGES];
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
         const struct operation *op = &operations[i];
-        if (op->opcode == IBV_WR_ATOMIC_WRITE && !has_atomic_write)
+        /* The older function of version 44 writes no remote address for it. */
+        if (op->opcode == IBV_WR_ATOMIC_WRITE && !(has_atomic_write && extended))
             continue;
+        now = op->name;
         fill(op, wrs, sges);
         for (int round = 0; round < ROUNDS; round++) {
             int receives = op->opcode == IBV_WR_SEND ? op->count : 0;
@@ -149,6 +151,7 @@ void measure_receives(void)
         struct ibv_qp *qp = kinds[k].to->qp;
         struct ibv_srq *srq = kinds[k].to->srq;
         int n = kinds[k].count;
+        now = kinds[k].name;
         struct operation send = { "", IBV_WR_SEND, n, 1, 0, kinds[k].from, kinds[k].to };
         for (int round = 0; round < ROUNDS; round++) {
             for (int i = 0; i < n; i++)

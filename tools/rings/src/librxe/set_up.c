@@ -16,10 +16,11 @@ void __attribute__((noreturn, cold)) fail(const char *what, const char *file, in
 
 void __attribute__((noreturn, cold, noinline)) refused(const char *what, int error)
 {
-    fprintf(stderr, "librxe: %s: %d\n", what, error);
+    fprintf(stderr, "librxe: %s: %s: %d\n", now, what, error);
     exit(1);
 }
 
+const char *now = "set-up";
 struct ibv_context *context;
 struct ibv_pd *pd;
 struct ibv_mr *mr;

@@ -42,6 +42,7 @@ void measure_windows(int extended)
         .mr = mr, .addr = (uintptr_t)buffer, .length = LENGTH, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE,
     };
     struct ibv_mw *mw;
+    now = "windows";
     CHECK(mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2));
     for (int round = 0; round < ROUNDS; round++) {
         uint32_t rkey = ibv_inc_rkey(mw->rkey);
