@@ -222,6 +222,10 @@ pub(crate) mod sealed {
         }
         #[inline(always)]
         fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
+            // The device would not find it, and end the queue pair with no reason given.
+            if !to.ah.is_of(RxeSq::owner(self).pd) {
+                return Err(PostError::ForeignPd);
+            }
             let AnyAh::Rxe(ah) = &to.ah.wire;
             RxeSq::push_to(self, wr, rxe::UdTo { ah, qpn: to.qpn.get(), qkey: to.qkey.0 })
         }

@@ -9,7 +9,7 @@ use crate::tests;
 use fastrand::Rng;
 use ironverbs::{
     AddressHandle, Datagram, Error, Gid, GidEntry, GidIndex, GidType, GrhKind, Inline, InlinePieces, Path, Payload,
-    PostError, Psn, QKey, QpBuilder, QpState, QpUpdate, Ud, WcOpcode, WrFlags,
+    Pool, PostError, Psn, QKey, QpBuilder, QpState, QpUpdate, Ud, WcOpcode, WrFlags,
 };
 use std::net::IpAddr;
 
@@ -24,6 +24,7 @@ tests! {
     address_that_does_not_answer_is_told,
     address_without_a_gid_is_refused,
     address_handle_may_be_dropped_any_time,
+    address_handle_of_another_domain_is_refused,
     key_of_a_queue_pair_can_change,
     slots_and_scopes_send_datagrams,
     packet_numbers_wrap,
@@ -204,6 +205,24 @@ fn wrong_key_is_not_received(target: &Target) {
     a.success();
     let wc = b.success();
     assert_eq!(Datagram::new(&received(&b), &wc).unwrap().payload, b"y");
+}
+
+/// The device would end the queue pair, with nothing but flushed requests to tell why.
+fn address_handle_of_another_domain_is_refused(target: &Target) {
+    let (mut a, mut b) = sides(target, None);
+    let own = a.qp.create_ah(&b.qp.endpoint()).unwrap();
+    let pool = Pool::new(&a.pd, 1, 64).unwrap();
+    for context in [a.context.clone(), target.open()] {
+        let foreign = context.alloc_pd().unwrap().create_ah(own.path()).unwrap();
+        let to = foreign.to(b.qp.qpn(), QKEY);
+        let refused = a.try_send(|batch| batch.send_to(1, WrFlags::SIGNALED, Inline(b"x"), to));
+        assert_eq!(refused, Err(PostError::ForeignPd));
+        let refused = a.qp.send_slot_to(pool.take().unwrap(), 8, to).unwrap_err();
+        assert_eq!((refused.error, refused.slot.is_some()), (PostError::ForeignPd, true));
+    }
+    post_receive(&mut b, 2);
+    a.send(|batch| batch.send_to(3, WrFlags::SIGNALED, Inline(b"y"), own.to(b.qp.qpn(), QKEY)));
+    assert_eq!((a.success().wr_id, b.success().wr_id), (3, 2));
 }
 
 fn no_receive_is_no_error(target: &Target) {
