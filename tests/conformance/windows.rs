@@ -276,7 +276,7 @@ fn bindings_that_cannot_be_are_refused(target: &Target) {
         (two.plan_unbind(), "only one of type 1 is bound to nothing"),
     ] {
         let error = error.unwrap_err().to_string();
-        assert!(error.starts_with("bind_mw: ") || error.starts_with("reg_mr: "), "{error}");
+        assert!(error.starts_with("bind_mw: ") || error.starts_with("memory region: "), "{error}");
         assert!(error.contains(text), "it should say {text}: {error}");
     }
 }
