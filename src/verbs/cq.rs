@@ -225,7 +225,7 @@ impl<P: Provider> Cq<P> {
             let limit = "give it one with CqBuilder::channel";
             return Err(Error::invalid(Verb::ReqNotifyCq, "completion channel", "none", limit));
         }
-        self.shared.context.ucontext.req_notify_cq(&self.shared.handle, notify == Notify::Solicited)
+        self.request_event(notify)
     }
 
     /// Looks for a completion `spins` times, then arms the queue and blocks, as [`wait`](Self::wait) does: `false` if none
@@ -279,7 +279,7 @@ impl<P: Provider> Cq<P> {
             // Events of earlier arms go first, then the arm, then the look: a completion before the arm is seen by the
             // look, one after it raises an event.
             channel.drain(|_| ())?;
-            shared.context.ucontext.req_notify_cq(&shared.handle, false)?;
+            self.request_event(Notify::Any)?;
             if self.poller.has_entry() {
                 return Ok(true);
             }
@@ -293,6 +293,13 @@ impl<P: Provider> Cq<P> {
                 return Ok(false);
             }
         }
+    }
+
+    /// Arms. If that fails because the device is gone, the queue's health says so before the caller knows.
+    fn request_event(&self, notify: Notify) -> Result<(), Error> {
+        let context = &self.shared.context;
+        let armed = context.ucontext.req_notify_cq(&self.shared.handle, notify == Notify::Solicited);
+        context.registry.heed(armed)
     }
 
     /// The channel, if it serves this queue alone.
