@@ -425,5 +425,5 @@ fn live_memlock_limit() {
     println!("{error}");
     let text = error.to_string();
     assert_eq!(error.errno(), Some(Errno::ENOMEM));
-    assert!(text.contains("1048576 bytes") && text.contains("which is 65536 bytes"), "{text}");
+    assert!(text.contains("1048576 bytes") && text.contains("RLIMIT_MEMLOCK is 65536 bytes"), "{text}");
 }
