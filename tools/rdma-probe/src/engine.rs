@@ -186,5 +186,5 @@ fn progress<P: Player>(ends: &[P]) -> Progress {
 #[cold]
 fn silent(limit: Duration) -> Failure {
     Failure::new(Kind::Peer, format!("no completion came for {limit:?}"))
-        .hint("did the peer end, or was it started with another --iters or --transport? --timeout waits longer")
+        .hint("did the peer end, or was it started with another --iters, --transport or --mtu? --timeout waits longer")
 }

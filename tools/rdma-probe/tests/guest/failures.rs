@@ -272,7 +272,10 @@ fn receiver_never_ready(device: &Device) {
     for retries in ["0", "1"] {
         ping(retries).expect_failure(5, &["RNR_RETRY_EXC_ERR", "posts no receives"]);
     }
-    let ended = ping("7").expect_failure(5, &["no completion came for 3s", "--rnr-retry 7"]);
+    let ended = ping("7").expect_failure(5, &["--rnr-retry 7"]);
+    // Linux 6.1 counts time-outs while it waits for the peer to become ready, and may have counted enough of them.
+    let (silent, gave_up) = ("no completion came for 3s", "RETRY_EXC_ERR (transport");
+    assert!(ended.stderr.contains(silent) || ended.stderr.contains(gave_up), "{ended:#?}");
     assert!(ended.stdout.contains("note: --rnr-retry 7 is without end"), "{ended:#?}");
 }
 
