@@ -68,10 +68,20 @@ impl<M: RingMemory> RxeCq<M> {
     }
 
     /// Ends the batch: gives the slots of all completions read so far back to the kernel. If the queue is full, so that the
-    /// kernel may have lost completions, asks `lost` whether it has, and gives none back if so.
+    /// kernel may have lost completions, gives none back and says `false`.
     #[inline(always)]
-    pub fn end(&mut self, lost: impl FnOnce() -> bool) {
-        self.ring.end(lost);
+    pub fn end(&mut self) -> bool {
+        self.ring.end()
+    }
+
+    /// As [`end`](Self::end), and also if the queue is full.
+    pub fn give_back(&mut self) {
+        self.ring.give_back();
+    }
+
+    /// Whether there are completions that were read, and whose slots were not given back.
+    pub fn holds_slots(&self) -> bool {
+        self.ring.holds_slots()
     }
 }
 

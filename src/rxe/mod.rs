@@ -65,7 +65,7 @@ pub fn create_cq(
 /// Makes a completion queue hold at least `cqe` completions. The kernel moves what was not given back to the new ring.
 pub fn resize_cq(ctx: &Ucontext, handle: &Handle, cq: &mut RxeCq, cqe: u32) -> Result<(), Error> {
     // What was read but not given back, as after a batch that was forgotten, is not to come again.
-    cq.end(|| false);
+    cq.give_back();
     let mut response = ResizeCqResp::default();
     ctx.resize_cq(handle, cqe, response.as_mut_bytes())?;
     let ring = map(ctx, Verb::ResizeCq, response.mi, "completion queue", cq::CQE_BYTES);

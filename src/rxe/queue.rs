@@ -169,20 +169,35 @@ impl<M: RingMemory> Consumer<M> {
         self.mask.after(from_device(self.memory.producer())) == self.published
     }
 
-    /// Gives all slots that were read back to the producer, with at most one store.
+    /// Gives all slots that were read back to the producer, with one store; or gives back none, and says `false`.
     ///
-    /// If the producer has filled the ring up to the last slot, it may have had more to put in, and lost it. `lost` is asked
-    /// then. A ring that was full at any time since the last call still is: only this makes room. If `lost` says that
-    /// something is missing, no slot is given back: what would come after the gap is worth nothing.
+    /// It does that if the producer has filled the ring up to the last slot: it may have had more to put in, and lost it. A
+    /// ring that was full at any time since the last call still is: only this, and [`give_back`](Self::give_back), make room.
     #[inline(always)]
-    pub fn end(&mut self, lost: impl FnOnce() -> bool) {
-        if self.next != self.published {
-            if self.is_full() && lost() {
-                return;
-            }
+    pub fn end(&mut self) -> bool {
+        let Self { ref memory, mask, next, published, .. } = *self;
+        // Taken up before the load, which no other load may be moved across.
+        let consumer = memory.consumer();
+        if mask.after(from_device(memory.producer())) == published {
+            return false;
+        }
+        to_device(consumer, next);
+        self.published = next;
+        true
+    }
+
+    /// Gives all slots that were read back to the producer, also if the ring is full; with at most one store.
+    pub fn give_back(&mut self) {
+        if self.holds_slots() {
             to_device(self.memory.consumer(), self.next);
             self.published = self.next;
         }
+    }
+
+    /// Whether there are slots that were read and not given back.
+    #[inline(always)]
+    pub fn holds_slots(&self) -> bool {
+        self.next != self.published
     }
 }
 

@@ -234,8 +234,14 @@ impl CompOps for AnyCq {
         each!(AnyCq, self, cq => cq.is_drained())
     }
     #[inline(always)]
-    fn end(&mut self, lost: impl FnOnce() -> bool) {
-        each!(AnyCq, self, cq => cq.end(lost));
+    fn end(&mut self) -> bool {
+        each!(AnyCq, self, cq => cq.end())
+    }
+    fn give_back(&mut self) {
+        each!(AnyCq, self, cq => cq.give_back());
+    }
+    fn holds_slots(&self) -> bool {
+        each!(AnyCq, self, cq => cq.holds_slots())
     }
 }
 

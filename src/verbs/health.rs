@@ -92,6 +92,7 @@ impl Health {
     }
 
     /// Why polling goes no further, if the queue is not well.
+    #[inline(always)]
     pub(super) fn poll_error(&self) -> Option<PollError> {
         let state = self.state.load(Ordering::Relaxed);
         // A device that is gone is the last word.

@@ -32,13 +32,15 @@ impl<P: Provider> Cq<P> {
     pub fn poll(&mut self) -> Result<Completions<'_, P>, PollError> {
         let Self { poller, shared } = self;
         poller.begin();
-        if poller.is_drained()
-            && !shared.health.is_well()
-            && let Some(error) = shared.why_nothing_comes()
-        {
-            return Err(error);
+        let mut alarmed = false;
+        if poller.is_drained() {
+            // A batch that was forgotten holds slots, too.
+            alarmed = !shared.health.is_well() || poller.holds_slots();
+            if alarmed && let Some(error) = shared.health.poll_error() {
+                return Err(error);
+            }
         }
-        Ok(Completions { poller, shared })
+        Ok(Completions { cq: self, taken: false, alarmed })
     }
 
     /// One completion, if there is one.
@@ -46,7 +48,10 @@ impl<P: Provider> Cq<P> {
     #[inline(always)]
     pub fn poll_one(&mut self) -> Result<Option<Wc>, PollError> {
         let mut completions = self.poll()?;
-        Ok(completions.next().map(|c| c.wc()))
+        match completions.next() {
+            Some(completion) => Ok(Some(completion.wc())),
+            None => Ok(None),
+        }
     }
 
     /// Copies the completions that are there now to the start of `out`, as many as it has room for, and returns those.
@@ -77,20 +82,29 @@ impl<P: Provider> Cq<P> {
     }
 }
 
-impl CqShared {
-    /// Why there is nothing to poll, if that is not by chance. For a queue that is not well.
+impl<P: Provider> Cq<P> {
+    /// Ends a batch that [`CompOps::end`] did not end, since the queue is full; or that is empty, maybe because the device
+    /// has lost something. Looks at what the device has reported; the next empty batch tells.
+    ///
+    /// If the device has lost something, no slot is given back: what would come after the gap is worth nothing.
     #[cold]
     #[inline(never)]
-    fn why_nothing_comes(&self) -> Option<PollError> {
-        if self.health.is_suspect() {
-            self.look_at_events();
+    fn end_alarmed(&mut self) {
+        let Self { poller, shared } = self;
+        if poller.end() {
+            if shared.health.is_suspect() {
+                shared.look_at_events();
+            }
+            return;
         }
-        self.health.poll_error()
+        if !shared.has_lost_any() {
+            poller.give_back();
+        }
     }
+}
 
+impl CqShared {
     /// Whether the device has reported that completions were lost. For a queue that is full.
-    #[cold]
-    #[inline(never)]
     pub(super) fn has_lost_any(&self) -> bool {
         self.health.suspect();
         self.look_at_events();
@@ -116,8 +130,11 @@ impl CqShared {
 /// # Ok(()) }
 /// ```
 pub struct Completions<'cq, P: Provider = Any> {
-    poller: &'cq mut P::Cq,
-    shared: &'cq CqShared,
+    cq: &'cq mut Cq<P>,
+    /// Something was taken, so that there are slots to be given back.
+    taken: bool,
+    /// Nothing came, and the queue is not well.
+    alarmed: bool,
 }
 
 impl<P: Provider> Completions<'_, P> {
@@ -125,13 +142,18 @@ impl<P: Provider> Completions<'_, P> {
     #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Completion<'_, P>> {
-        self.poller.next().map(Completion::new)
+        let entry = self.cq.poller.next()?;
+        self.taken = true;
+        Some(Completion::new(entry))
     }
 }
 
 impl<P: Provider> Drop for Completions<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.poller.end(|| self.shared.has_lost_any());
+        // The one call of polling, and made last, so that no register is saved for it when all is well.
+        if self.alarmed || (self.taken && !self.cq.poller.end()) {
+            self.cq.end_alarmed();
+        }
     }
 }

@@ -144,8 +144,12 @@ pub(crate) mod sealed {
         fn next(&mut self) -> Option<Self::Entry<'_>>;
         /// Whether every entry of the batch was taken.
         fn is_drained(&self) -> bool;
-        /// `lost` is asked, if the device may have found the queue full, whether it has lost an entry.
-        fn end(&mut self, lost: impl FnOnce() -> bool);
+        /// `false` if the device may have found the queue full, so that it may have lost an entry: nothing is handed back.
+        fn end(&mut self) -> bool;
+        /// Hands the slots back even so.
+        fn give_back(&mut self);
+        /// Whether there are slots to be handed back.
+        fn holds_slots(&self) -> bool;
     }
 
     /// One completion. What of the value is not used is not read.
@@ -326,8 +330,14 @@ pub(crate) mod sealed {
             RxeCq::is_drained(self)
         }
         #[inline(always)]
-        fn end(&mut self, lost: impl FnOnce() -> bool) {
-            RxeCq::end(self, lost);
+        fn end(&mut self) -> bool {
+            RxeCq::end(self)
+        }
+        fn give_back(&mut self) {
+            RxeCq::give_back(self);
+        }
+        fn holds_slots(&self) -> bool {
+            RxeCq::holds_slots(self)
         }
     }
 

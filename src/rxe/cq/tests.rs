@@ -47,7 +47,7 @@ fn unknown_values_are_kept() {
             Ok(done) => assert_eq!(done.opcode, WcOpcode(opcode)),
             Err(error) => assert_eq!((error.status, error.vendor_err), (WcStatus(0xfeed), 0xdead)),
         }
-        cq.end(|| false);
+        cq.give_back();
     }
 }
 
@@ -72,11 +72,11 @@ fn one_completion_and_an_early_end_leave_no_phantom() {
             assert_eq!(cq.next().map(|c| c.wc().wr_id), Some(round));
             assert!(cq.next().is_none());
             assert!(cq.next().is_none());
-            cq.end(|| false);
-            cq.end(|| false);
+            cq.give_back();
+            cq.give_back();
             cq.begin();
             assert!(cq.next().is_none(), "start {start}, round {round}");
-            cq.end(|| false);
+            cq.give_back();
             assert_eq!(kernel.consumer(), kernel.producer());
         }
     }
@@ -90,7 +90,7 @@ fn a_batch_ends_where_it_began_to_look() {
     kernel.give(&cqe(2));
     assert_eq!(cq.next().map(|c| c.wc().wr_id), Some(1));
     assert!(cq.next().is_none(), "came after begin");
-    cq.end(|| false);
+    cq.give_back();
     cq.begin();
     assert_eq!(cq.next().map(|c| c.wc().wr_id), Some(2));
     assert!(cq.next().is_none());
@@ -107,7 +107,7 @@ fn slots_are_given_back_at_the_end_of_the_batch() {
     cq.next();
     cq.next();
     assert!(!kernel.give(&cqe(3)), "still ours");
-    cq.end(|| false);
+    cq.give_back();
     assert!(kernel.give(&cqe(4)) && kernel.give(&cqe(5)));
     assert!(!kernel.give(&cqe(6)));
     cq.begin();
@@ -144,7 +144,7 @@ proptest! {
                 held += usize::from(got.is_some());
             }
             if end {
-                cq.end(|| false);
+                cq.give_back();
                 held = 0;
             }
         }

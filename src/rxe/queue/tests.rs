@@ -119,10 +119,10 @@ fn one_completion_is_seen_once() {
         assert_eq!(consumer.next().map(read), Some(7));
         assert_eq!(consumer.next(), None);
         assert_eq!(consumer.next(), None);
-        consumer.end(|| false);
+        consumer.give_back();
         consumer.begin();
         assert_eq!(consumer.next(), None);
-        consumer.end(|| false);
+        consumer.give_back();
         assert_eq!(kernel.consumer(), kernel.producer());
     }
 }
@@ -139,10 +139,37 @@ fn a_queue_is_full_until_slots_are_given_back() {
         assert!(consumer.is_full());
         consumer.begin();
         assert_eq!(consumer.next().map(read), Some(0));
-        assert!(consumer.is_full());
-        let mut asked = false;
-        consumer.end(|| std::mem::replace(&mut asked, true));
-        assert!(asked && !consumer.is_full());
+        assert!(consumer.is_full() && !consumer.end() && consumer.is_full());
+        consumer.give_back();
+        assert!(!consumer.is_full());
+    }
+}
+
+/// A producer that finds no slot free loses what it has, and only the consumer can tell: before it makes room.
+#[test]
+fn a_full_ring_is_not_given_back_unasked() {
+    for start in 0..4 {
+        let (mut consumer, kernel) = consumer(3, start);
+        let give = |n: u64| kernel.give(&n.to_ne_bytes());
+        assert!(give(1) && give(2));
+        consumer.begin();
+        assert_eq!(consumer.next().map(read), Some(1));
+        assert!(consumer.holds_slots());
+        assert!(give(3) && !give(4), "full since the batch began");
+        assert!(!consumer.end() && !consumer.end());
+        assert!(!give(4), "nothing was given back");
+        assert_eq!(consumer.next().map(read), Some(2));
+        consumer.give_back();
+        assert!(!consumer.holds_slots());
+        assert!(give(4) && give(5) && !give(6));
+        consumer.begin();
+        assert_eq!(std::iter::from_fn(|| consumer.next().map(read)).collect::<Vec<_>>(), [3, 4, 5]);
+        assert!(!consumer.end());
+        consumer.give_back();
+        assert!(give(6));
+        consumer.begin();
+        assert_eq!(consumer.next().map(read), Some(6));
+        assert!(consumer.end() && !consumer.holds_slots(), "it was not full");
     }
 }
 
@@ -154,7 +181,7 @@ fn a_scribbled_index_never_leads_out_of_the_ring() {
         consumer.begin();
         let count = std::iter::from_fn(|| consumer.next()).count();
         assert!(count <= 7, "{value:#x}: {count}");
-        consumer.end(|| false);
+        consumer.give_back();
         assert!(kernel.consumer() <= 7);
 
         let (mut producer, kernel) = producer(7, 3);
@@ -278,7 +305,7 @@ proptest! {
                     not_given_back += 1;
                 }
                 Poll::End => {
-                    consumer.end(|| false);
+                    consumer.give_back();
                     not_given_back = 0;
                 }
             }
