@@ -117,7 +117,8 @@ impl MappedRing {
                 base.add(offset_of!(QueueBuf, index_mask)).cast::<u32>().read_volatile(),
             )
         };
-        let room = len_bytes - size_of::<QueueBuf>();
+        // The kernel tells a mapping's length in 32 bits.
+        let room = (len_bytes - size_of::<QueueBuf>()).min(u32::MAX as usize);
         let mask = RingMask::new(index_mask).filter(|mask| {
             let stride = 1_u64.checked_shl(log2_elem_size).unwrap_or(0);
             let slots = u64::from(mask.slots());
@@ -161,8 +162,11 @@ impl MappedRing {
     /// `index` is masked.
     #[inline(always)]
     unsafe fn slot(&self, index: u32) -> NonNull<u8> {
-        // SAFETY: `new` checked that header and slots fit the mapping, and the caller masked `index`: the slot is inside.
-        unsafe { self.base.add(size_of::<QueueBuf>() + ((index as usize) << self.log2_elem_size)) }
+        // As 32 bits: widened before the shift, it would cost an instruction.
+        let offset = (index << self.log2_elem_size) as usize;
+        // SAFETY: `new` checked that the slots have less than 2^32 bytes, which fit the mapping after the header, and the
+        // caller masked `index`: nothing was shifted out, and the slot is inside.
+        unsafe { self.base.add(size_of::<QueueBuf>() + offset) }
     }
 }
 

@@ -15,7 +15,6 @@ use super::queue::Producer;
 use super::ring_memory::{Entry, MappedRing, RingMemory};
 use crate::uverbs::abi::verbs::device_cap;
 use crate::uverbs::doorbell::SendDoorbell;
-use crate::uverbs::errno::Errno;
 use crate::uverbs::memory_wr::{FlushLevel, FlushPlacement, MwBinding, Owner};
 use crate::uverbs::wr::{self, Payload, PostError, SendOp};
 use std::mem::{offset_of, size_of};
@@ -23,14 +22,14 @@ use std::ptr::NonNull;
 
 /// Tells the kernel that a send queue has new entries.
 pub trait Doorbell {
-    /// One system call, whatever the number of entries.
-    fn ring(&self) -> Result<(), Errno>;
+    /// One system call, whatever the number of entries. Afterwards `unheard` tells whether it was refused.
+    fn ring(&self, unheard: &mut bool) -> Result<(), PostError>;
 }
 
 impl Doorbell for SendDoorbell {
     #[inline(always)]
-    fn ring(&self) -> Result<(), Errno> {
-        self.ring()
+    fn ring(&self, unheard: &mut bool) -> Result<(), PostError> {
+        self.ring(unheard)
     }
 }
 
@@ -56,7 +55,7 @@ pub struct RxeSq<D = SendDoorbell, M = MappedRing> {
     owner: Owner,
     doorbell: D,
     /// The last doorbell was refused: the kernel has not been told of everything.
-    unrung: bool,
+    unheard: bool,
 }
 
 /// Operations that only some devices have. The driver of one that has not may not look whether it knows an opcode, so
@@ -92,7 +91,7 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
             extras: Extras::default(),
             owner: Owner::default(),
             doorbell,
-            unrung: false,
+            unheard: false,
         }
     }
 
@@ -169,12 +168,10 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
     /// last doorbell was refused.
     #[inline(always)]
     pub fn submit(&mut self) -> Result<(), PostError> {
-        if !self.ring.publish() && !self.unrung {
+        if !self.ring.publish() && !self.unheard {
             return Ok(());
         }
-        let rung = self.doorbell.ring();
-        self.unrung = rung.is_err();
-        rung.map_err(PostError::Doorbell)
+        self.doorbell.ring(&mut self.unheard)
     }
 
     /// Forgets what was pushed and not submitted.
@@ -186,7 +183,7 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
     /// Takes up the ring's indices anew, after the queue pair was modified to RESET.
     pub fn resync(&mut self) {
         self.ring.resync();
-        self.unrung = false;
+        self.unheard = false;
     }
 }
 

@@ -14,6 +14,7 @@ use super::errno::Errno;
 use super::object::Handle;
 use super::raw;
 use super::sys::Cdev;
+use super::wr::PostError;
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -29,11 +30,14 @@ struct Kick {
 
 const KICK_WORDS: usize = size_of::<Kick>() / size_of::<u64>();
 
+/// A write to it is refused, so that the usual way needs no branch of its own.
+const NO_FILE: RawFd = -1;
+
 /// Tells the kernel that there is something new in a send queue. Built once per queue pair, rung once per batch.
 pub struct SendDoorbell {
     kick: Box<[u64; KICK_WORDS]>,
-    /// The file; `None` where commands must go through the [`Cdev`].
-    fd: Option<RawFd>,
+    /// The file; [`NO_FILE`] where commands must go through the [`Cdev`].
+    fd: RawFd,
     cdev: Arc<dyn Cdev>,
     /// Where the kernel writes its answer, by the address in `kick`.
     _response: Box<Response>,
@@ -64,34 +68,47 @@ impl SendDoorbell {
         };
         Self {
             kick: Box::new(zerocopy::transmute!(kick)),
-            fd: cdev.raw_fd(),
+            fd: cdev.raw_fd().unwrap_or(NO_FILE),
             cdev: Arc::clone(cdev),
             _response: response,
         }
     }
 
     /// Rings. Everything stored before is seen by the kernel: entering it is a full barrier for the calling thread.
+    /// Afterwards `unheard` tells whether the kernel refused.
+    ///
+    /// Where a plain write does not do, a call does all the rest: nothing is left to be done after it, so that the plain
+    /// way need not save a register.
     #[inline(always)]
-    pub fn ring(&self) -> Result<(), Errno> {
-        let Some(fd) = self.fd else { return self.ring_otherwise(None) };
-        // SAFETY: the file is open as long as `cdev` lives, the command is live, and the kernel writes to no memory but
-        // the response, which is live too.
-        match unsafe { raw::write(fd, self.kick.as_ptr().cast(), size_of::<Kick>()) } {
-            Ok(_) => Ok(()),
-            Err(errno) => self.ring_otherwise(Some(errno)),
+    pub fn ring(&self, unheard: &mut bool) -> Result<(), PostError> {
+        // SAFETY: the file, if there is one, is open as long as `cdev` lives, the command is live, and the kernel writes to
+        // no memory but the response, which is live too.
+        match unsafe { raw::write(self.fd, self.kick.as_ptr().cast(), size_of::<Kick>()) } {
+            Ok(_) => {
+                *unheard = false;
+                Ok(())
+            }
+            Err(errno) => self.ring_otherwise(errno, unheard),
         }
     }
 
-    /// The ways around a plain write: a device model has no file, so that none was tried; and the kernel takes no write()
-    /// from a process that changed its credentials since it opened the file (`EACCES`), but an ioctl.
+    /// The ways around a plain write: a device model has no file; and the kernel takes no write() from a process that
+    /// changed its credentials since it opened the file (`EACCES`), but an ioctl.
     #[cold]
     #[inline(never)]
-    fn ring_otherwise(&self, refused: Option<Errno>) -> Result<(), Errno> {
-        match refused {
+    fn ring_otherwise(&self, refused: Errno, unheard: &mut bool) -> Result<(), PostError> {
+        let rung = self.try_otherwise(refused);
+        *unheard = rung.is_err();
+        rung.map_err(PostError::Doorbell)
+    }
+
+    fn try_otherwise(&self, refused: Errno) -> Result<(), Errno> {
+        if self.fd == NO_FILE {
             // SAFETY: the command's one address is that of the response, which is live.
-            None => return unsafe { self.cdev.write(&*self.kick) },
-            Some(Errno::EACCES) => {}
-            Some(errno) => return Err(errno),
+            return unsafe { self.cdev.write(&*self.kick) };
+        }
+        if refused != Errno::EACCES {
+            return Err(refused);
         }
         let request = &self.kick[size_of::<CmdHdr>() / size_of::<u64>()..];
         let mut response = write::PostSendResp::default();
@@ -152,7 +169,9 @@ mod tests {
         let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
         let doorbell = SendDoorbell::new(ctx.cdev(), &qp(&ctx));
         kernel.take_log();
-        doorbell.ring().unwrap();
+        let mut unheard = true;
+        doorbell.ring(&mut unheard).unwrap();
+        assert!(!unheard);
         let mut bytes = [0; 33];
         assert_eq!(reader.read(&mut bytes).unwrap(), 32);
         assert_eq!(bytes[..8], [28, 0, 0, 0, 8, 0, 1, 0], "header");
@@ -166,7 +185,7 @@ mod tests {
     fn goes_through_the_device_model_where_there_is_no_file() {
         let kernel = FakeKernel::new(Knows::ALL);
         let ctx = Ucontext::open(kernel.clone(), &[], &mut []).unwrap();
-        SendDoorbell::new(ctx.cdev(), &qp(&ctx)).ring().unwrap();
+        SendDoorbell::new(ctx.cdev(), &qp(&ctx)).ring(&mut true).unwrap();
         assert_eq!(kernel.kicks(), [0x0a0b_0c0d]);
     }
 
@@ -177,9 +196,11 @@ mod tests {
         let cdev: Arc<dyn Cdev> = Arc::new(WithFile { inner: kernel.clone(), file: file.as_raw_fd() });
         let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
         let doorbell = SendDoorbell::new(ctx.cdev(), &qp(&ctx));
-        assert_eq!(doorbell.ring_otherwise(Some(Errno::EINVAL)), Err(Errno::EINVAL));
-        assert!(kernel.kicks().is_empty());
-        doorbell.ring_otherwise(Some(Errno::EACCES)).unwrap();
+        let mut unheard = false;
+        assert_eq!(doorbell.ring_otherwise(Errno::EINVAL, &mut unheard), Err(PostError::Doorbell(Errno::EINVAL)));
+        assert!(unheard && kernel.kicks().is_empty());
+        doorbell.ring_otherwise(Errno::EACCES, &mut unheard).unwrap();
+        assert!(!unheard);
         assert_eq!(kernel.kicks(), [0x0a0b_0c0d]);
     }
 
@@ -190,6 +211,8 @@ mod tests {
         let (reader, _writer) = std::io::pipe().unwrap();
         let cdev: Arc<dyn Cdev> = Arc::new(WithFile { inner: kernel, file: reader.as_raw_fd() });
         let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
-        assert_eq!(SendDoorbell::new(ctx.cdev(), &qp(&ctx)).ring(), Err(Errno::EBADF));
+        let mut unheard = false;
+        assert_eq!(SendDoorbell::new(ctx.cdev(), &qp(&ctx)).ring(&mut unheard), Err(PostError::Doorbell(Errno::EBADF)));
+        assert!(unheard);
     }
 }

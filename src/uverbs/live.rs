@@ -26,6 +26,7 @@ use super::observe::{CommandForm, Fault, Trace};
 use super::shared_receive_queue::{CreateSrq, ModifySrq};
 use super::sys::Cdev;
 use super::types::{Gid, LinkLayer, Mtu, PortNum, Qpn};
+use super::wr::PostError;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
@@ -337,13 +338,17 @@ fn ring(ctx: &Arc<Ucontext>, objects: &Objects) {
     ctx.req_notify_cq(&objects.cq, false).unwrap();
     assert_eq!(event::read_comp_events(objects.channel.as_fd(), |e| panic!("{e}")).unwrap(), 0);
     let doorbell = SendDoorbell::new(ctx.cdev(), &objects.qp);
-    doorbell.ring().unwrap();
-    assert_eq!(SendDoorbell::new(ctx.cdev(), &objects.other_qp).ring(), Err(Errno::EINVAL), "not connected");
+    doorbell.ring(&mut false).unwrap();
+    assert_eq!(
+        SendDoorbell::new(ctx.cdev(), &objects.other_qp).ring(&mut false),
+        Err(PostError::Doorbell(Errno::EINVAL)),
+        "not connected"
+    );
     if ctx.cdev().raw_fd().is_some() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 become_nobody();
-                doorbell.ring().unwrap();
+                doorbell.ring(&mut false).unwrap();
             });
         });
     }

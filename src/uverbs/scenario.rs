@@ -49,7 +49,7 @@ pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
         ctx.modify_qp(&qp, &attr).unwrap();
     }
     assert_eq!(ctx.query_qp(&qp).unwrap().qp_state, QpState::RTS);
-    SendDoorbell::new(ctx.cdev(), &qp).ring().unwrap();
+    SendDoorbell::new(ctx.cdev(), &qp).ring(&mut false).unwrap();
     qp.destroy().unwrap();
     let (srq, shared_qp) = shared_receives(&ctx, &pd, &cq);
     ctx.resize_cq(&cq, 200, &mut [0; 16]).unwrap();

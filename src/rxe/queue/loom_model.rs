@@ -12,7 +12,6 @@ use crate::mem::atomic::{AtomicU32, Ordering};
 use crate::rxe::cq::RxeCq;
 use crate::rxe::rq::RxeRq;
 use crate::rxe::sq::{Doorbell, RxeSq};
-use crate::uverbs::errno::Errno;
 use crate::uverbs::types::Lkey;
 use crate::uverbs::wr::{Payload, SendOp, SendWr, Sge, WrFlags};
 use loom::cell::UnsafeCell;
@@ -258,7 +257,8 @@ impl Bell {
 }
 
 impl Doorbell for Bell {
-    fn ring(&self) -> Result<(), Errno> {
+    fn ring(&self, unheard: &mut bool) -> Result<(), PostError> {
+        *unheard = false;
         *self.0.0.lock().unwrap() = true;
         self.0.1.notify_one();
         Ok(())
@@ -366,7 +366,7 @@ impl Notify {
         let mut armed = self.armed.lock().unwrap();
         assert!(kernel.give(number), "the queue is large enough");
         if std::mem::take(&mut *armed) {
-            self.event.ring().unwrap();
+            self.event.ring(&mut false).unwrap();
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::rxe::testing::{DIRTY, Kernel, ring};
+use crate::uverbs::errno::Errno;
 use crate::uverbs::memory_wr::{FlushLevel, FlushPlacement};
 use crate::uverbs::types::{Lkey, Rkey};
 use crate::uverbs::wr::{RemoteAddr, SendWr, Sge, WrFlags};
@@ -16,9 +17,10 @@ pub struct Bell {
 }
 
 impl Doorbell for Bell {
-    fn ring(&self) -> Result<(), Errno> {
+    fn ring(&self, unheard: &mut bool) -> Result<(), PostError> {
         self.rings.set(self.rings.get() + 1);
-        self.refuse.borrow().map_or(Ok(()), Err)
+        *unheard = self.refuse.borrow().is_some();
+        self.refuse.borrow().map_or(Ok(()), |errno| Err(PostError::Doorbell(errno)))
     }
 }
 
