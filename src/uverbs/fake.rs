@@ -83,6 +83,7 @@ impl FakeKernel {
     }
 
     /// The next event file that is opened, of whichever kind, is `fd`.
+    #[cfg(not(loom))]
     pub fn give_event_file(&self, fd: OwnedFd) {
         self.state().event_files.push_back(fd);
     }
