@@ -208,7 +208,10 @@ impl Mw {
     /// Learns from a completion whether the window was bound, unbound or invalidated, by this side or by the peer. Returns
     /// whether the completion was about it. Show it every completion of its queue pair that may be.
     pub fn observe(&mut self, wc: &Wc) -> bool {
+        // A receive may have the same number. One that failed does not tell that it is one, but no bind outlives it.
+        let received = wc.outcome().is_ok_and(|done| done.opcode.is_recv());
         if let Some(pending) = self.pending
+            && !received
             && (pending.wr_id, pending.qpn) == (wc.wr_id, wc.qpn())
         {
             self.pending = None;

@@ -213,6 +213,19 @@ fn bind_through_a_batch(target: &Target) {
     assert_eq!(told, binding.rkey());
     pair.b.send(|batch| batch.local_inv(3, WrFlags::NONE, &mut window));
     assert!(window.observe(&pair.b.success()) && !window.is_bound());
+    // A receive that has the number of the bind says nothing about it.
+    let binding = window.plan_bind(&pair.b.mr, 0..64, everything()).unwrap();
+    let room = [pair.b.sge(64, 64)];
+    pair.b.recv(6, &room);
+    pair.b.qp.bind_mw(6, &mut window, binding).unwrap();
+    pair.a.send(|batch| batch.send(7, WrFlags::SIGNALED, Inline(b"number")));
+    let mut done = pair.b.successes(2);
+    done.sort_by_key(|wc| !wc.outcome().unwrap().opcode.is_recv());
+    assert!(done.iter().all(|wc| wc.wr_id == 6));
+    assert!(!window.observe(&done[0]) && !window.is_bound() && window.observe(&done[1]) && window.is_bound());
+    pair.a.success();
+    pair.b.send(|batch| batch.local_inv(3, WrFlags::NONE, &mut window));
+    assert!(window.observe(&pair.b.success()) && !window.is_bound());
     // A batch that is dropped binds nothing, and its request is given up.
     let binding = window.plan_bind(&pair.b.mr, 0..64, everything()).unwrap();
     let mut dropped = pair.b.qp.send_batch();

@@ -39,6 +39,10 @@ const MAX_STREAK: u32 = 32;
 
 impl<P: Provider> AsyncCq<P> {
     /// Has the current runtime watch the queue's channel, which must serve no other queue.
+    ///
+    /// # Panics
+    ///
+    /// In a runtime that was built without IO (`enable_io`, `enable_all`); outside of any runtime it is an error.
     pub fn new(cq: Cq<P>) -> Result<Self, Error> {
         let channel = cq.own_channel()?;
         let completions = watch(channel.duplicate()?, Verb::GetCqEvent)?;

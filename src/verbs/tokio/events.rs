@@ -27,6 +27,10 @@ pub struct EventStream {
 
 impl EventStream {
     /// Has the current runtime watch for events.
+    ///
+    /// # Panics
+    ///
+    /// In a runtime that was built without IO (`enable_io`, `enable_all`); outside of any runtime it is an error.
     pub fn new(events: AsyncEvents) -> Result<Self, Error> {
         let ucontext = &events.context().ucontext;
         let fd = watch(ucontext.duplicate(ucontext.async_fd(), Verb::GetAsyncEvent)?, Verb::GetAsyncEvent)?;

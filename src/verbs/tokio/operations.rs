@@ -109,6 +109,10 @@ impl Operations {
     /// them to end.
     ///
     /// The queue needs a channel of its own.
+    ///
+    /// # Panics
+    ///
+    /// In a runtime that was built without IO (`enable_io`, `enable_all`); outside of any runtime it is an error.
     pub fn new<P: Provider>(pool: &Pool, cq: Cq<P>) -> Result<(Self, Driver<P>), Error> {
         let cells = (0..pool.count()).map(|_| Mutex::default()).collect();
         let shared = Arc::new(Shared { pool: pool.clone(), cells, ended: AtomicU8::new(0) });
