@@ -1,0 +1,274 @@
+//! The completion queue: completions read in place, in batches.
+//!
+//! There is no index word to look at: each entry says itself whether the device has written it. `begin`, `next`, `end` make a
+//! batch; the device gets its entries back at `end`, with one store to the doorbell record.
+
+use super::bus::{Bus, Cpu};
+use super::completion::Cqe;
+use super::compressed;
+use super::cq_memory::{Body, CqRing};
+use super::cqe::{self, format, opcode};
+use super::dbrec::{DoorbellRecord, Word};
+use super::mailbox::{Filled, Mailbox, Past, Receives, Routes};
+use super::uar::UarPage;
+use crate::mem::barrier;
+use crate::uverbs::wr::WcOpcode;
+use std::sync::Arc;
+
+/// What note writers see of a ring.
+impl Filled for CqRing {
+    fn span(&self, ci: u32) -> Option<u32> {
+        let op_own = self.ready(ci)?;
+        barrier::from_device_barrier();
+        Some(match cqe::format_of(op_own) {
+            format::COMPRESSED => self.body(ci).byte_cnt().clamp(1, self.entries()),
+            _ => 1,
+        })
+    }
+}
+
+/// Why polling cannot go on: the device wrote what this queue was not made for. Nothing after it can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CqFault {
+    /// An entry of a kind that is not known.
+    #[error("completion entry {ci} is of unknown kind {kind:#x}")]
+    UnknownKind { ci: u32, kind: u8 },
+    /// A block of compressed entries on a queue that did not ask for them.
+    #[error("completion entry {ci} is compressed, which this queue did not ask for")]
+    Compressed { ci: u32 },
+    /// A block of compressed entries that is longer than the queue.
+    #[error("completion entry {ci} stands for {count} completions, more than the queue has")]
+    BadBlock { ci: u32, count: u32 },
+    /// Inline data that no queue pair here asked for.
+    #[error("completion entry {ci} carries inline data, which no queue pair asked for")]
+    InlineData { ci: u32 },
+    /// The entry that ends a ring after it was resized, although it was not.
+    #[error("completion entry {ci} ends the ring, which was not resized")]
+    Resize { ci: u32 },
+}
+
+/// What a completion queue is made of.
+pub struct CqParts {
+    pub ring: CqRing,
+    /// The device's number of it.
+    pub cqn: u32,
+    pub record: Arc<DoorbellRecord>,
+    /// Where it is armed.
+    pub uar: Arc<UarPage>,
+    /// Whether it asked for compressed entries.
+    pub compressed: bool,
+    /// Whether queue pairs on it ask for receives inside their completion.
+    pub inline_data: bool,
+    pub mailbox: Arc<Mailbox<CqRing>>,
+}
+
+/// The polling end of one completion queue.
+pub struct Cq<B = Cpu> {
+    pub(super) ring: CqRing,
+    /// Completions read, from the queue's start, and what of that was given back.
+    pub(super) ci: u32,
+    given_back: u32,
+    pub(super) routes: Routes<CqRing>,
+    compressed: bool,
+    inline_data: bool,
+    fault: Option<CqFault>,
+    /// Completions of queues that are gone.
+    disowned: u64,
+    cqn: u32,
+    /// Events received: the device answers each arming with one at most.
+    arm_sn: u32,
+    record: Arc<DoorbellRecord>,
+    uar: Arc<UarPage>,
+    bus: B,
+}
+
+impl Cq<Cpu> {
+    pub fn new(parts: CqParts) -> Self {
+        Self::with_bus(parts, Cpu)
+    }
+}
+
+impl<B: Bus> Cq<B> {
+    /// As [`Cq::new`], on another bus.
+    pub fn with_bus(parts: CqParts, bus: B) -> Self {
+        let CqParts { ring, cqn, record, uar, compressed, inline_data, mailbox } = parts;
+        Self {
+            ring,
+            ci: 0,
+            given_back: 0,
+            routes: Routes::new(mailbox),
+            compressed,
+            inline_data,
+            fault: None,
+            disowned: 0,
+            cqn,
+            arm_sn: 0,
+            record,
+            uar,
+            bus,
+        }
+    }
+
+    /// Completions that the queue holds at most.
+    pub fn capacity(&self) -> u32 {
+        self.ring.entries() - 1
+    }
+
+    /// Where queue pairs are announced, and taken leave of.
+    pub fn mailbox(&self) -> &Arc<Mailbox<CqRing>> {
+        self.routes.mailbox()
+    }
+
+    /// Why there are no completions any more, if that is so.
+    pub fn fault(&self) -> Option<CqFault> {
+        self.fault
+    }
+
+    /// Completions that belonged to no queue any more, and were passed over.
+    pub fn disowned(&self) -> u64 {
+        self.disowned
+    }
+
+    /// Whether there is a completion that was not read yet.
+    #[inline(always)]
+    pub fn has_entry(&self) -> bool {
+        self.ring.ready(self.ci).is_some()
+    }
+
+    /// Starts a batch.
+    #[inline(always)]
+    pub fn begin(&mut self) {}
+
+    /// The next completion.
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<Cqe<'_>> {
+        loop {
+            let op_own = self.ring.ready(self.ci)?;
+            barrier::from_device_barrier();
+            if self.routes.has_mail() {
+                take_mail(&mut self.routes, &self.ring, self.ci);
+            }
+            if is_special(op_own) {
+                let admitted =
+                    admit(&mut self.routes, &self.ring, self.ci, op_own, self.compressed, self.inline_data);
+                if let Err(fault) = admitted {
+                    self.fault = Some(fault);
+                    return None;
+                }
+            }
+            let body = self.ring.body(self.ci);
+            let op_own = body.op_own();
+            self.ci = self.ci.wrapping_add(1);
+            match resolve(&self.routes, body, op_own) {
+                Some((wr_id, opcode)) => return Some(Cqe::new(body, op_own, wr_id, opcode)),
+                None => self.disowned += 1,
+            }
+        }
+    }
+
+    /// Ends the batch: gives the entries of all completions read so far back to the device.
+    #[inline(always)]
+    pub fn end(&mut self) {
+        if self.ci != self.given_back {
+            self.routes.mailbox().give_back(self.ci);
+            self.bus.to_device();
+            self.bus.record(&self.record, Word::CONSUMED, self.ci & 0xff_ffff);
+            self.given_back = self.ci;
+        }
+    }
+
+    /// Asks for an event when the next completion arrives, or is there already; with `solicited_only` when one arrives whose
+    /// sender asked for it, or that failed. No system call.
+    pub fn arm(&mut self, solicited_only: bool) {
+        let word = (self.arm_sn & 3) << 28 | u32::from(solicited_only) << 24 | self.ci & 0xff_ffff;
+        self.bus.to_device();
+        self.bus.record(&self.record, Word::ARM, word);
+        self.bus.wc_start();
+        self.uar.arm(&self.bus, word, self.cqn);
+        self.bus.wc_flush();
+    }
+
+    /// An event of this queue was received: the next arming is a new one. An arming with a number that had its event raises
+    /// no other.
+    pub fn event_received(&mut self) {
+        self.arm_sn = self.arm_sn.wrapping_add(1);
+    }
+}
+
+/// Whether an entry needs a closer look: it carries more than itself, or is neither a completion nor a failure.
+#[inline(always)]
+const fn is_special(op_own: u8) -> bool {
+    const PLAIN: u16 = 1 << opcode::REQ
+        | 1 << opcode::RESP_WR_IMM
+        | 1 << opcode::RESP_SEND
+        | 1 << opcode::RESP_SEND_IMM
+        | 1 << opcode::RESP_SEND_INV
+        | 1 << opcode::REQ_ERR
+        | 1 << opcode::RESP_ERR;
+    cqe::format_of(op_own) != format::NONE || PLAIN >> cqe::opcode_of(op_own) & 1 == 0
+}
+
+/// Looks closer: unpacks a block of compressed entries, or says why polling ends here.
+#[cold]
+#[inline(never)]
+fn admit(
+    routes: &mut Routes<CqRing>,
+    ring: &CqRing,
+    ci: u32,
+    op_own: u8,
+    compressed: bool,
+    inline_data: bool,
+) -> Result<(), CqFault> {
+    match (cqe::format_of(op_own), cqe::opcode_of(op_own)) {
+        (format::COMPRESSED, _) if !compressed => Err(CqFault::Compressed { ci }),
+        (format::COMPRESSED, _) => {
+            // Under the lock, since note writers must see the block either packed or unpacked.
+            routes.take_mail_and(|past| disown(ring, ci, past), |ring| compressed::unpack(ring, ci))
+        }
+        (_, opcode::RESIZE_CQ) => Err(CqFault::Resize { ci }),
+        (_, kind) if is_special(kind << 4) => Err(CqFault::UnknownKind { ci, kind }),
+        _ if inline_data => Ok(()),
+        _ => Err(CqFault::InlineData { ci }),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn take_mail(routes: &mut Routes<CqRing>, ring: &CqRing, ci: u32) {
+    routes.take_mail(|past| disown(ring, ci, past));
+}
+
+/// Lets completions of the past, which are still in the ring from `ci` on, name no queue any more.
+pub(super) fn disown(ring: &CqRing, ci: u32, past: Past) {
+    let mut at = ci;
+    while (past.filled_to.wrapping_sub(at) as i32) > 0
+        && let Some(span) = ring.span(at)
+    {
+        let body = ring.body(at);
+        let sends = matches!(cqe::opcode_of(body.op_own()), opcode::REQ | opcode::REQ_ERR);
+        if body.uidx() == past.uidx && sends == past.sends {
+            body.disown();
+        }
+        at = at.wrapping_add(span);
+    }
+}
+
+/// What a completion was posted as, and the work request's own number.
+#[inline(always)]
+fn resolve(routes: &Routes<CqRing>, body: Body<'_>, op_own: u8) -> Option<(u64, WcOpcode)> {
+    let kind = cqe::opcode_of(op_own);
+    if matches!(kind, opcode::REQ | opcode::REQ_ERR) {
+        return Some(routes.sends(body.uidx())?.complete(body.wqe_counter()));
+    }
+    let wr_id = match routes.receives(body.uidx())? {
+        Receives::Own(queue) => queue.complete(),
+        Receives::Shared(queue) => queue.complete(body.wqe_counter()),
+    };
+    Some((wr_id, if kind == opcode::RESP_WR_IMM { WcOpcode::RECV_RDMA_WITH_IMM } else { WcOpcode::RECV }))
+}
+
+#[cfg(all(test, not(loom)))]
+mod golden;
+#[cfg(all(test, not(loom)))]
+mod tests;

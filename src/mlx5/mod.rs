@@ -1,0 +1,29 @@
+//! The provider for NVIDIA (Mellanox) ConnectX adapters: queues in the program's own memory, which the device reads and
+//! writes by itself.
+//!
+//! The kernel is asked to make, change and destroy objects. Work requests, completions and requests for events need no
+//! command: they are stores to a ring, a doorbell record, and a register in a mapped page of the device.
+
+mod abi;
+mod av;
+mod bus;
+mod clock;
+mod completion;
+mod compressed;
+mod cq;
+mod cq_memory;
+mod cqe;
+mod dbrec;
+mod layout;
+mod mailbox;
+mod memory;
+mod resize;
+mod ring;
+mod rq;
+mod shadow;
+mod sq;
+mod srq;
+mod uar;
+mod uidx;
+mod umr;
+mod wqe;
