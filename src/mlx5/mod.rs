@@ -27,3 +27,6 @@ mod uar;
 mod uidx;
 mod umr;
 mod wqe;
+
+#[cfg(all(test, not(loom)))]
+mod testing;

@@ -101,6 +101,14 @@ impl RqShared {
         Self { wr_ids: Masked::new(elements, |_| AtomicU64::new(0)), done }
     }
 
+    /// As if `done` receives were done already, for tests.
+    #[cfg(test)]
+    pub fn at(elements: u32, done: u32) -> Self {
+        let shared = Self::new(elements);
+        shared.done.store(done, Ordering::Relaxed);
+        shared
+    }
+
     /// Poster: notes receive number `index` from the queue's start.
     #[inline(always)]
     pub fn note(&self, index: u32, wr_id: u64) {

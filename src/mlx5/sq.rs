@@ -321,6 +321,13 @@ impl<B: Bus> Sq<B> {
         *told = *pushed;
     }
 
+    /// Goes on in another ring of the same length, for tests.
+    #[cfg(test)]
+    pub fn use_ring(&mut self, ring: Ring) {
+        assert_eq!(ring.bytes(), self.ring.bytes());
+        self.ring = ring;
+    }
+
     /// Whether there is room for one more.
     #[inline(always)]
     fn room(&mut self) -> Result<(), PostError> {
