@@ -271,4 +271,4 @@ fn resolve(routes: &Routes<CqRing>, body: Body<'_>, op_own: u8) -> Option<(u64, 
 #[cfg(all(test, not(loom)))]
 mod golden;
 #[cfg(all(test, not(loom)))]
-mod tests;
+pub mod tests;

@@ -115,7 +115,7 @@ impl CqRing {
         let body = self.body(ci);
         for (i, byte) in bytes.iter().rev().enumerate().rev() {
             // SAFETY: in the entry, which ends 64 bytes behind its body's start.
-            unsafe { body.0.as_ptr().add(CQE_BYTES - 1 - i).write_volatile(*byte) };
+            unsafe { body.0.as_ptr().add(CQE_BYTES).sub(1 + i).write_volatile(*byte) };
         }
     }
 }

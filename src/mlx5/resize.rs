@@ -71,9 +71,10 @@ impl<B: Bus> Cq<B> {
     }
 }
 
-/// Moves what is in `old` from `ci` on to `new`, each entry one place on. `None` if the old ring has no end.
+/// Moves what is in `old` from `ci` on to `new`, each entry one place on. `None` if the old ring has no end, or none in time:
+/// what came since it was looked at may be more than the new ring holds.
 fn move_over(old: &CqRing, new: &CqRing, ci: u32) -> Option<()> {
-    for n in 0..old.entries() {
+    for n in 0..old.entries().min(new.entries()) {
         let at = ci.wrapping_add(n);
         let op_own = old.ready(at)?;
         crate::mem::barrier::from_device_barrier();
