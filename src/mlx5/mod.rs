@@ -10,13 +10,17 @@ mod bus;
 mod clock;
 mod completion;
 mod compressed;
+mod context;
 mod cq;
 mod cq_memory;
 mod cqe;
+mod create;
 mod dbrec;
+mod home;
 mod layout;
 mod mailbox;
 mod memory;
+mod owned;
 mod resize;
 mod ring;
 mod rq;
@@ -24,9 +28,12 @@ mod shadow;
 mod sq;
 mod srq;
 mod uar;
+mod uar_object;
 mod uidx;
 mod umr;
 mod wqe;
 
+#[cfg(all(test, not(loom)))]
+mod fake;
 #[cfg(all(test, not(loom)))]
 mod testing;

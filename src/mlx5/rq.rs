@@ -2,7 +2,9 @@
 
 use super::bus::{Bus, Cpu};
 use super::dbrec::{DoorbellRecord, Word};
+use super::home::Home;
 use super::layout::RqLayout;
+use super::mailbox::{Change, Receives};
 use super::ring::{Cursor, Ring};
 use super::shadow::RqShared;
 use super::wqe::{Data, MAX_DATA_BYTES};
@@ -23,30 +25,36 @@ pub struct Rq<B = Cpu> {
     done: u32,
     shared: Arc<RqShared>,
     record: Arc<DoorbellRecord>,
+    home: Option<Home>,
     bus: B,
+}
+
+/// What a receive queue is made of.
+pub struct RqParts {
+    pub ring: Ring,
+    pub layout: RqLayout,
+    pub record: Arc<DoorbellRecord>,
+    pub shared: Arc<RqShared>,
+    /// Where its completions are looked up; none in tests that have no such place.
+    pub home: Option<Home>,
 }
 
 impl Rq<Cpu> {
     /// # Panics
     ///
     /// If ring and layout do not fit each other.
-    pub fn new(ring: Ring, layout: RqLayout, record: Arc<DoorbellRecord>, shared: Arc<RqShared>) -> Self {
-        Self::with_bus(ring, layout, record, shared, Cpu)
+    pub fn new(parts: RqParts) -> Self {
+        Self::with_bus(parts, Cpu)
     }
 }
 
 impl<B: Bus> Rq<B> {
     /// As [`Rq::new`], on another bus.
-    pub fn with_bus(
-        ring: Ring,
-        layout: RqLayout,
-        record: Arc<DoorbellRecord>,
-        shared: Arc<RqShared>,
-        bus: B,
-    ) -> Self {
+    pub fn with_bus(parts: RqParts, bus: B) -> Self {
+        let RqParts { ring, layout, record, shared, home } = parts;
         assert_eq!(ring.bytes(), layout.bytes(), "the ring is as long as the layout says");
         let RqLayout { elements: capacity, log2_stride, max_sge } = layout;
-        Self { ring, log2_stride, capacity, max_sge, pushed: 0, told: 0, done: 0, shared, record, bus }
+        Self { ring, log2_stride, capacity, max_sge, pushed: 0, told: 0, done: 0, shared, record, home, bus }
     }
 
     /// Receives that the queue holds at most.
@@ -77,11 +85,14 @@ impl<B: Bus> Rq<B> {
         self.pushed = self.told;
     }
 
-    /// Starts anew, after the queue pair was modified to RESET; see [`Sq::reset`](super::sq::Sq::reset).
-    pub fn reset(&mut self, shared: Arc<RqShared>) {
+    /// Starts anew, after the queue pair was modified to RESET; see [`Sq::resync`](super::sq::Sq::resync).
+    pub fn resync(&mut self) {
         (self.pushed, self.told, self.done) = (0, 0, 0);
-        self.shared = shared;
+        self.shared = Arc::new(RqShared::new(self.capacity));
         self.record.store(Word::Receive, 0);
+        if let Some(home) = &self.home {
+            home.announce(Change::Receives(Some(Receives::Own(Arc::clone(&self.shared)))));
+        }
     }
 
     /// Writes a receive. On an error nothing was pushed.

@@ -8,7 +8,9 @@
 
 use super::bus::{Bus, Cpu};
 use super::dbrec::{DoorbellRecord, Word};
+use super::home::Home;
 use super::layout::SqLayout;
+use super::mailbox::Change;
 use super::ring::{Cursor, Ring};
 use super::shadow::SqShared;
 use super::uar::SendRegister;
@@ -55,6 +57,8 @@ pub struct SqParts {
     pub record: Arc<DoorbellRecord>,
     pub register: SendRegister,
     pub shared: Arc<SqShared>,
+    /// Where its completions are looked up; none in tests that have no such place.
+    pub home: Option<Home>,
 }
 
 /// Send queue of one queue pair.
@@ -80,6 +84,7 @@ pub struct Sq<B = Cpu> {
     shared: Arc<SqShared>,
     record: Arc<DoorbellRecord>,
     register: SendRegister,
+    home: Option<Home>,
     bus: B,
 }
 
@@ -115,7 +120,7 @@ impl Sq<Cpu> {
 impl<B: Bus> Sq<B> {
     /// As [`Sq::new`], on another bus.
     pub fn with_bus(parts: SqParts, bus: B) -> Self {
-        let SqParts { ring, layout, qpn, sig_all, record, register, shared } = parts;
+        let SqParts { ring, layout, qpn, sig_all, record, register, shared, home } = parts;
         assert_eq!(ring.bytes(), layout.bytes(), "the ring is as long as the layout says");
         assert!((layout.max_inline as usize) < ring.bytes(), "inline data fits the ring");
         Self {
@@ -133,6 +138,7 @@ impl<B: Bus> Sq<B> {
             shared,
             record,
             register,
+            home,
             bus,
         }
     }
@@ -170,14 +176,17 @@ impl<B: Bus> Sq<B> {
         self.pushed = self.told;
     }
 
-    /// Starts anew, after the queue pair was modified to RESET. `shared` is new, too: completions of the past may still
-    /// be polled, and count in the old one.
-    pub fn reset(&mut self, shared: Arc<SqShared>) {
+    /// Starts anew, after the queue pair was modified to RESET. What completed before and was not polled is dropped: it
+    /// counts in the shadow that is left behind.
+    pub fn resync(&mut self) {
         self.pushed = Position::default();
         self.told = Position::default();
         self.done = 0;
-        self.shared = shared;
+        self.shared = Arc::new(SqShared::new((self.ring.bytes() / BB_BYTES as usize) as u32));
         self.record.store(Word::Send, 0);
+        if let Some(home) = &self.home {
+            home.announce(Change::Sends(Some(Arc::clone(&self.shared))));
+        }
     }
 
     /// Writes a work request for the connected peer. On an error nothing was pushed.

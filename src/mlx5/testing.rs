@@ -153,6 +153,7 @@ pub fn sends_on(layout: SqLayout, register: SendRegister) -> Sends {
         record: record.clone(),
         register,
         shared: shared.clone(),
+        home: None,
     };
     Sends { sq: Sq::with_bus(parts, bus.clone()), bus, shared, record }
 }

@@ -4,7 +4,7 @@ use crate::mlx5::dbrec::DoorbellPages;
 use crate::mlx5::testing::{Golden, compare, dirty_ring, sge};
 use proptest::prelude::*;
 
-struct Receives {
+struct Queue {
     rq: Rq<Recorder>,
     bus: Recorder,
     shared: Arc<RqShared>,
@@ -12,13 +12,14 @@ struct Receives {
 }
 
 /// A receive queue in dirty memory, of `elements` elements of `1 << log2_stride` bytes.
-fn receives(elements: u32, log2_stride: u32) -> Receives {
+fn receives(elements: u32, log2_stride: u32) -> Queue {
     let layout = RqLayout { elements, log2_stride, max_sge: (1 << log2_stride) / 16 };
     let (bus, shared) = (Recorder::default(), Arc::new(RqShared::new(elements)));
     let record = Arc::new(DoorbellPages::default().alloc().unwrap());
     let ring = dirty_ring(layout.bytes());
-    let rq = Rq::with_bus(ring, layout, record.clone(), shared.clone(), bus.clone());
-    Receives { rq, bus, shared, record }
+    let parts = RqParts { ring, layout, record: record.clone(), shared: shared.clone(), home: None };
+    let rq = Rq::with_bus(parts, bus.clone());
+    Queue { rq, bus, shared, record }
 }
 
 const ENTRY: (u64, u32, u32) = (0x7f00_dead_beef_0010, 0x1000, 0x5c01);
@@ -111,13 +112,12 @@ fn reset_starts_anew() {
     let mut queue = receives(4, 5);
     queue.rq.push(1, &[]).unwrap();
     queue.rq.submit();
-    let fresh = Arc::new(RqShared::new(4));
-    queue.rq.reset(fresh.clone());
+    queue.rq.resync();
     assert_eq!((queue.record.load(Word::Receive), queue.rq.remaining()), (0, 4));
     queue.shared.complete();
     assert_eq!(queue.rq.remaining(), 4, "a completion of the past does not count");
     queue.rq.push(2, &[]).unwrap();
-    assert_eq!(fresh.complete(), 2);
+    assert_eq!(queue.rq.shared.complete(), 2);
 }
 
 proptest! {
