@@ -50,11 +50,8 @@ pub fn unpack(ring: &CqRing, ci: u32) -> Result<(), CqFault> {
             minis = zerocopy::transmute!(ring.body(packed).copy());
         }
         let mini: Mini = zerocopy::transmute!(minis[n as usize % MINIS]);
-        let mut cqe = Cqe64 {
-            byte_cnt: mini.byte_cnt,
-            op_own: kind << 4 | cqe::owner_of_pass(at, ring.log2_entries()),
-            ..first
-        };
+        let mut cqe =
+            Cqe64 { byte_cnt: mini.byte_cnt, op_own: kind << 4 | cqe::owner_of_pass(at, ring.log2_entries()), ..first };
         if kind == opcode::REQ {
             cqe.wqe_counter = mini.wqe_counter;
             let qpn = first.sop_drop_qpn.get() & 0xff_ffff;

@@ -150,8 +150,7 @@ impl<B: Bus> Cq<B> {
                 take_mail(&mut self.routes, &self.ring, self.ci);
             }
             if is_special(op_own) {
-                let admitted =
-                    admit(&mut self.routes, &self.ring, self.ci, op_own, self.compressed, self.inline_data);
+                let admitted = admit(&mut self.routes, &self.ring, self.ci, op_own, self.compressed, self.inline_data);
                 if let Err(fault) = admitted {
                     self.fault = Some(fault);
                     return None;

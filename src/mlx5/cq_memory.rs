@@ -45,8 +45,7 @@ impl CqRing {
         let memory = pages(layout.bytes())?;
         let base = NonNull::new(memory.as_ptr()).ok_or(Errno::ENOMEM)?;
         let CqLayout { log2_entries, log2_entry_bytes } = layout;
-        let ring =
-            Self { base, mask: layout.entries() - 1, log2_entries, log2_entry_bytes, memory: Arc::new(memory) };
+        let ring = Self { base, mask: layout.entries() - 1, log2_entries, log2_entry_bytes, memory: Arc::new(memory) };
         for index in 0..layout.entries() {
             ring.body(index).store_op_own(OP_OWN_INVALID);
         }

@@ -3,9 +3,9 @@
 //! An element is 64 bytes, all big endian. In a queue of 128-byte entries it is the *second* half; the first holds nothing
 //! but inline data. Names are those of `mlx5dv.h` of rdma-core.
 
+use crate::mlx5::wqe;
 use crate::uverbs::abi::layout;
 use crate::uverbs::wr::{WcOpcode, WcStatus};
-use crate::mlx5::wqe;
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -202,8 +202,19 @@ mod tests {
     #[test]
     fn every_syndrome_has_its_status() {
         let known = [
-            (0x01, 1), (0x02, 2), (0x04, 4), (0x05, 5), (0x06, 6), (0x10, 7), (0x11, 8), (0x12, 9), (0x13, 10),
-            (0x14, 11), (0x15, 12), (0x16, 13), (0x22, 16),
+            (0x01, 1),
+            (0x02, 2),
+            (0x04, 4),
+            (0x05, 5),
+            (0x06, 6),
+            (0x10, 7),
+            (0x11, 8),
+            (0x12, 9),
+            (0x13, 10),
+            (0x14, 11),
+            (0x15, 12),
+            (0x16, 13),
+            (0x22, 16),
         ];
         for syndrome in 0..=255 {
             let want = known.iter().find(|(s, _)| *s == syndrome).map_or(21, |(_, status)| *status);

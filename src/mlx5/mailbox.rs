@@ -47,7 +47,7 @@ struct Note {
 }
 
 /// What can be told of a completion ring from outside.
-pub trait Filled: Send {
+pub trait Filled {
     /// How many answers the entry stands for that the device wrote as answer number `ci`: more than one for a block of
     /// compressed ones. `None` if it has not written it.
     fn span(&self, ci: u32) -> Option<u32>;

@@ -24,7 +24,12 @@ impl<B: Bus> Cq<B> {
         let layout = CqLayout::new(cqe, self.ring.entry_bytes())?;
         if layout.entries() <= self.in_ring() {
             let holds = self.in_ring();
-            return Err(Error::invalid(verb, "cqe", cqe, format!("the queue holds {holds} completions: poll them first")));
+            return Err(Error::invalid(
+                verb,
+                "cqe",
+                cqe,
+                format!("the queue holds {holds} completions: poll them first"),
+            ));
         }
         let new = CqRing::new(layout).map_err(|errno| Error::kernel(verb, errno))?;
         self.end();

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::bus::Bus;
-use super::wqe::{BB_BYTES, Chunk, DS_BYTES, InlineHead, INLINE};
+use super::wqe::{BB_BYTES, Chunk, DS_BYTES, INLINE, InlineHead};
 use crate::mem::map::Mapping;
 use std::marker::PhantomData;
 use std::ptr::NonNull;

@@ -15,7 +15,9 @@ use super::ring::{Cursor, Ring};
 use super::shadow::SqShared;
 use super::uar::SendRegister;
 use super::umr::{self, Bind};
-use super::wqe::{Atomic, Av, BB_BYTES, Chunk, Ctrl, DS_PER_BB, Data, EXTENDED_AV, MAX_DATA_BYTES, Raddr, Xrc, ctrl_flags, opcode};
+use super::wqe::{
+    Atomic, Av, BB_BYTES, Chunk, Ctrl, DS_PER_BB, Data, EXTENDED_AV, MAX_DATA_BYTES, Raddr, Xrc, ctrl_flags, opcode,
+};
 use crate::mem::copy::stay_a_loop;
 use crate::uverbs::types::{Qpn, Rkey};
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WcOpcode, WrFlags};
@@ -433,9 +435,7 @@ fn payload<B: Bus>(
             }
             Ok(())
         }
-        Payload::Inline(bytes) => {
-            cursor.inline(bus, max_inline as usize, &[bytes]).ok_or(PostError::InlineTooLong)
-        }
+        Payload::Inline(bytes) => cursor.inline(bus, max_inline as usize, &[bytes]).ok_or(PostError::InlineTooLong),
         Payload::InlinePieces(pieces) => {
             cursor.inline(bus, max_inline as usize, pieces).ok_or(PostError::InlineTooLong)
         }

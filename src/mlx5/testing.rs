@@ -65,7 +65,8 @@ impl Golden {
 
     /// Fails if there are vectors that no test asked for, of those whose names begin so.
     pub fn all_used(&self, prefixes: &[&str]) {
-        let unused = |name: &&String| prefixes.iter().any(|p| name.starts_with(p)) && !self.used.borrow().contains(*name);
+        let unused =
+            |name: &&String| prefixes.iter().any(|p| name.starts_with(p)) && !self.used.borrow().contains(*name);
         let unused: Vec<_> = self.vectors.keys().filter(unused).collect();
         assert!(unused.is_empty(), "golden vectors that nothing is compared with: {unused:?}");
     }

@@ -223,7 +223,10 @@ impl Registers {
             told => told,
         };
         let half = register_bytes / 2;
-        if !half.is_power_of_two() || half < BLOCK_BYTES || 2 * half as usize * REGISTERS_PER_UAR > UAR_BYTES - SEND_REGISTERS {
+        if !half.is_power_of_two()
+            || half < BLOCK_BYTES
+            || 2 * half as usize * REGISTERS_PER_UAR > UAR_BYTES - SEND_REGISTERS
+        {
             return None;
         }
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);

@@ -93,7 +93,8 @@ pub fn alloc(context: &Arc<Ucontext>, caching: Caching, log_uar_bytes: u32) -> R
         ((&raw const offset).read_volatile(), (&raw const length).read_volatile(), (&raw const page_id).read_volatile())
     };
     let mapping = cdev.map(offset, length as usize).map_err(|errno| {
-        Error::kernel(Verb::MapQueue, errno).with_hint(format!("the {length} bytes of doorbell page {page_id} cannot be mapped"))
+        Error::kernel(Verb::MapQueue, errno)
+            .with_hint(format!("the {length} bytes of doorbell page {page_id} cannot be mapped"))
     })?;
     let at = offset_in_page(page_id, page_bytes(), log_uar_bytes);
     UarPage::new(mapping, at, page_id, caching, Box::new(object))
@@ -111,6 +112,7 @@ fn refused(errno: Errno) -> Error {
             what: "a write-combining doorbell page".into(),
             by: Lacking::Device,
         },
-        _ => Error::kernel(Verb::OpenDevice, errno).with_hint("no doorbell page can be made: the device may have none left"),
+        _ => Error::kernel(Verb::OpenDevice, errno)
+            .with_hint("no doorbell page can be made: the device may have none left"),
     }
 }

@@ -142,8 +142,7 @@ impl Data {
     }
 
     /// Ends the list of a receive element.
-    pub const TERMINATOR: Self =
-        Self { byte_count: U32::new(0), lkey: U32::new(TERMINATE_LKEY), addr: U64::new(0) };
+    pub const TERMINATOR: Self = Self { byte_count: U32::new(0), lkey: U32::new(TERMINATE_LKEY), addr: U64::new(0) };
 }
 
 /// Set in the byte count of an inline segment: the bytes follow at once, padded to 16 with these four.

@@ -24,8 +24,31 @@ fn service_levels() {
 #[test]
 fn static_rates() {
     let device = [
-        (0, 0), (2, 7), (3, 8), (4, 9), (5, 10), (6, 11), (7, 12), (8, 13), (9, 14), (10, 15), (12, 1), (15, 2), (16, 3),
-        (17, 4), (20, 5), (21, 6), (23, 0), (11, 8), (13, 3), (14, 15), (18, 4), (19, 2), (22, 6), (1, 0), (255, 0),
+        (0, 0),
+        (2, 7),
+        (3, 8),
+        (4, 9),
+        (5, 10),
+        (6, 11),
+        (7, 12),
+        (8, 13),
+        (9, 14),
+        (10, 15),
+        (12, 1),
+        (15, 2),
+        (16, 3),
+        (17, 4),
+        (20, 5),
+        (21, 6),
+        (23, 0),
+        (11, 8),
+        (13, 3),
+        (14, 15),
+        (18, 4),
+        (19, 2),
+        (22, 6),
+        (1, 0),
+        (255, 0),
     ];
     for (static_rate, code) in device {
         let address = AddressVector { static_rate, sl: 5, ..Default::default() };
@@ -74,7 +97,8 @@ fn roce_always_has_a_route_header_and_an_ethernet_address() {
 #[test]
 fn flows_have_ports_of_their_own_in_the_dynamic_range() {
     let port = |flow_label| {
-        let v2 = bytes(&AddressVector { flow_label, ..Default::default() }, Link::RoceV2 { dmac: DMAC, min_sport: 0xd000 });
+        let v2 =
+            bytes(&AddressVector { flow_label, ..Default::default() }, Link::RoceV2 { dmac: DMAC, min_sport: 0xd000 });
         u16::from_be_bytes([v2[14], v2[15]])
     };
     assert_eq!(port(0), 0xd000);

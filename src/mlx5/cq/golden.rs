@@ -132,7 +132,13 @@ fn failures() {
             assert_eq!(cqe.opcode(), WcOpcode::RDMA_WRITE, "what was posted");
         });
     }
-    for what in ["local length error", "local protection error", "local queue pair operation error", "remote operation error", "flushed"] {
+    for what in [
+        "local length error",
+        "local protection error",
+        "local queue pair operation error",
+        "remote operation error",
+        "flushed",
+    ] {
         let status = statuses.iter().find(|(name, _)| *name == what).unwrap().1;
         let vendor = if what == "flushed" { 0xf9 } else { 0x33 };
         for entry_bytes in [64, 128] {

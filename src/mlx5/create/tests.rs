@@ -24,8 +24,7 @@ fn cq_request(cqe: u32) -> CqRequest<'static> {
     }
 }
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 10, max_recv_wr: 20, max_send_sge: 2, max_recv_sge: 3, max_inline_data: 64 };
+const CAP: QpCap = QpCap { max_send_wr: 10, max_recv_wr: 20, max_send_sge: 2, max_recv_sge: 3, max_inline_data: 64 };
 
 fn qp_request<'a>(pd: &'a Handle, cq: &'a NewCq, cap: QpCap) -> CreateQp<'a> {
     let handle = cq.object.handle();

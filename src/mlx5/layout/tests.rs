@@ -65,9 +65,15 @@ fn a_send_element_holds_the_longest_of_each_kind() {
 #[test]
 fn limits_are_named() {
     let new = |transport, cap| refusal(SqLayout::new(transport, &cap, &LIMITS));
-    assert_eq!(new(Transport::Rc, cap(1, 61, 0)), ("max_send_sge", "the device takes at most 60 scatter/gather entries".into()));
+    assert_eq!(
+        new(Transport::Rc, cap(1, 61, 0)),
+        ("max_send_sge", "the device takes at most 60 scatter/gather entries".into())
+    );
     assert_eq!(new(Transport::Ud, cap(1, 60, 0)).0, "max_send_sge");
-    assert_eq!(new(Transport::Rc, cap(1, 1, 957)), ("max_inline_data", "the device takes at most 956 inline bytes".into()));
+    assert_eq!(
+        new(Transport::Rc, cap(1, 1, 957)),
+        ("max_inline_data", "the device takes at most 956 inline bytes".into())
+    );
     assert_eq!(new(Transport::Rc, cap(1, 1, u32::MAX)).0, "max_inline_data");
     assert_eq!(new(Transport::Rc, cap(u32::MAX, 1, 0)).0, "max_send_wr");
     assert!(new(Transport::Rc, cap(10923, 1, 0)).1.starts_with("the device takes at most 10922 "));
@@ -89,7 +95,8 @@ fn a_queue_pair_without_a_queue_has_none() {
 
 #[test]
 fn transports_by_the_kernels_numbers() {
-    let known = [(2, Transport::Rc), (3, Transport::Uc), (4, Transport::Ud), (9, Transport::XrcIni), (10, Transport::XrcTgt)];
+    let known =
+        [(2, Transport::Rc), (3, Transport::Uc), (4, Transport::Ud), (9, Transport::XrcIni), (10, Transport::XrcTgt)];
     for raw in 0..=255 {
         match known.iter().find(|(n, _)| *n == raw) {
             Some((_, transport)) => assert_eq!(Transport::from_raw(raw).unwrap(), *transport),

@@ -52,7 +52,11 @@ fn a_shorter_list_is_ended_after_a_longer_one() {
     queue.shared.complete();
     queue.rq.push(2, &four[..1]).unwrap();
     let element = queue.rq.ring.peek(0, 64);
-    assert_eq!(element[16..32], [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0], "or the device reads the old entries");
+    assert_eq!(
+        element[16..32],
+        [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        "or the device reads the old entries"
+    );
 }
 
 #[test]

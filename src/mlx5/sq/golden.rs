@@ -12,7 +12,11 @@ const SIGNALED: WrFlags = WrFlags::SIGNALED;
 
 /// Pushes one element that starts at block 0x1beef, and compares it.
 #[track_caller]
-fn check(golden: &Golden, name: &str, push: impl FnOnce(&mut Sq<crate::mlx5::bus::record::Recorder>) -> Result<(), PostError>) {
+fn check(
+    golden: &Golden,
+    name: &str,
+    push: impl FnOnce(&mut Sq<crate::mlx5::bus::record::Recorder>) -> Result<(), PostError>,
+) {
     let mut queue = sends(16);
     queue.sq.pushed.block = 0x1_beef;
     queue.sq.told = queue.sq.pushed;
@@ -91,9 +95,7 @@ fn golden_windows(golden: &Golden) {
     check(golden, "RC bind of a type 2 window", |sq| sq.push_bind(1, SIGNALED, &two));
     check(golden, "RC unbind of a type 1 window", |sq| sq.push_bind(1, SIGNALED, &Bind { length: 0, ..bind }));
     check(golden, "RC unbind of a type 2 window", |sq| sq.push_bind(1, SIGNALED, &Bind { length: 0, ..two }));
-    check(golden, "RC local invalidate", |sq| {
-        sq.push_local_inv(1, WrFlags::FENCE | WrFlags::SIGNALED, Rkey(0x1a2b))
-    });
+    check(golden, "RC local invalidate", |sq| sq.push_local_inv(1, WrFlags::FENCE | WrFlags::SIGNALED, Rkey(0x1a2b)));
 }
 
 fn golden_datagrams(golden: &Golden) {
@@ -110,15 +112,12 @@ fn golden_datagrams(golden: &Golden) {
         port_num: 1,
         ..Default::default()
     };
-    let infiniband =
-        AddressVector { dlid: Lid(0x1234), sl: 9, src_path_bits: 5, port_num: 1, ..Default::default() };
+    let infiniband = AddressVector { dlid: Lid(0x1234), sl: 9, src_path_bits: 5, port_num: 1, ..Default::default() };
     let to = |av| Destination { av, qpn: Qpn::new(0x65_4321).unwrap(), qkey: 0x1111_1111 };
     let roce = to(address_vector(&roce, Link::RoceV2 { dmac: [2, 3, 4, 5, 6, 7], min_sport: MIN_SPORT }));
     let infiniband = to(address_vector(&infiniband, Link::InfiniBand));
     let entry = [sge(0x7f00_dead_beef_0010, 0x40, 0x5c01)];
-    check(golden, "UD SEND on RoCE v2", |sq| {
-        sq.push_to(&wr(SIGNALED, SendOp::Send, &entry), Target::Datagram(&roce))
-    });
+    check(golden, "UD SEND on RoCE v2", |sq| sq.push_to(&wr(SIGNALED, SendOp::Send, &entry), Target::Datagram(&roce)));
     check(golden, "UD SEND with immediate on InfiniBand, 4 bytes inline", |sq| {
         let payload = crate::uverbs::wr::Inline(&[0xa1, 0xa2, 0xa3, 0xa4]);
         sq.push_to(&wr(SIGNALED, SendOp::SendImm(0x1122_3344), payload), Target::Datagram(&infiniband))

@@ -67,15 +67,12 @@ fn one_small_element_is_copied_whole_and_a_batch_is_not() {
         let blocks: usize = (16 + (4 + inline).next_multiple_of(16)).div_ceil(64);
         bus.take();
         sq.submit();
-        let mut want = vec![
-            Event::ToDevice,
-            Event::Record { word: Word::Send, value: (block + blocks) as u32 },
-            Event::WcStart,
-        ];
-        want.extend((0..blocks).map(|i| Event::Block {
-            at: page + 0x800 + half + 64 * i,
-            from: ring + 64 * ((block + i) % 16),
-        }));
+        let mut want =
+            vec![Event::ToDevice, Event::Record { word: Word::Send, value: (block + blocks) as u32 }, Event::WcStart];
+        want.extend(
+            (0..blocks)
+                .map(|i| Event::Block { at: page + 0x800 + half + 64 * i, from: ring + 64 * ((block + i) % 16) }),
+        );
         want.push(Event::WcFlush);
         assert_eq!(bus.take(), want, "{inline} bytes");
         sq.shared.complete((block % 16) as u32);
@@ -123,7 +120,8 @@ fn without_a_register_of_its_own_a_queue_rings_with_eight_bytes() {
         sq.shared.note(0, 0, done, WcOpcode::SEND);
         sq.shared.complete(0);
     }
-    let rings: Vec<_> = bus.take().into_iter().filter(|e| matches!(e, Event::Register { .. } | Event::Block { .. })).collect();
+    let rings: Vec<_> =
+        bus.take().into_iter().filter(|e| matches!(e, Event::Register { .. } | Event::Block { .. })).collect();
     assert!(rings.iter().all(|e| matches!(e, Event::Register { .. })));
     assert_eq!(rings.len(), 4);
 }
@@ -259,12 +257,14 @@ fn counters_wrap() {
         let mut block = around - 7;
         for n in 0..12_u64 {
             let bytes = [10, 60, 130, 190][(n % 4) as usize];
-            sq.push(&SendWr { flags: WrFlags::SIGNALED, ..wr(n, SendOp::Send, Inline(&vec![n as u8; bytes])) }).unwrap();
+            sq.push(&SendWr { flags: WrFlags::SIGNALED, ..wr(n, SendOp::Send, Inline(&vec![n as u8; bytes])) })
+                .unwrap();
             bus.take();
             sq.submit();
             let blocks = (16 + (4 + bytes).next_multiple_of(16)).div_ceil(64) as u64;
             let events = bus.take();
-            let Some(Event::Register { value, .. }) = events.iter().find(|e| matches!(e, Event::Register { .. })) else {
+            let Some(Event::Register { value, .. }) = events.iter().find(|e| matches!(e, Event::Register { .. }))
+            else {
                 panic!("{events:?}")
             };
             assert_eq!(index_of(value), block as u16);

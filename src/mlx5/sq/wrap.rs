@@ -41,32 +41,33 @@ fn every_kind_of_element_from_every_block() {
     let atomic = SendOp::CompareSwap { remote, compare: 1, swap: 2 };
     let mut kinds: Vec<Push<'_>> = vec![
         ("atomic", Box::new(|sq| sq.push(&wr(atomic, Payload::Sges(&eight))))),
-        ("atomic on XRC", Box::new(|sq| {
-            sq.push_to(&wr(atomic, Payload::Sges(&eight)), Target::Xrc { srqn: 3 })
-        })),
+        ("atomic on XRC", Box::new(|sq| sq.push_to(&wr(atomic, Payload::Sges(&eight)), Target::Xrc { srqn: 3 }))),
         ("bind", Box::new(|sq| sq.push_bind(1, WrFlags::NONE, &bind))),
         ("invalidate", Box::new(|sq| sq.push_local_inv(1, WrFlags::NONE, Rkey(5)))),
         ("nop", Box::new(|sq| sq.push_nop(1, WrFlags::NONE))),
         ("pieces", Box::new(|sq| sq.push(&wr(SendOp::Write(remote), Payload::InlinePieces(&pieces))))),
-        ("datagram pieces", Box::new(|sq| {
-            sq.push_to(&wr(SendOp::Send, Payload::InlinePieces(&pieces)), Target::Datagram(&to))
-        })),
+        (
+            "datagram pieces",
+            Box::new(|sq| sq.push_to(&wr(SendOp::Send, Payload::InlinePieces(&pieces)), Target::Datagram(&to))),
+        ),
     ];
     for entries in 0..=55 {
         let list = &list[..entries];
         kinds.push(("write", Box::new(move |sq| sq.push(&wr(SendOp::Write(remote), Payload::Sges(list))))));
         kinds.push(("read", Box::new(move |sq| sq.push(&wr(SendOp::Read(remote), Payload::Sges(list))))));
         let to = &to;
-        kinds.push(("datagram", Box::new(move |sq| {
-            sq.push_to(&wr(SendOp::Send, Payload::Sges(list)), Target::Datagram(to))
-        })));
+        kinds.push((
+            "datagram",
+            Box::new(move |sq| sq.push_to(&wr(SendOp::Send, Payload::Sges(list)), Target::Datagram(to))),
+        ));
     }
     for len in (0..=900).step_by(11).chain([1, 11, 12, 13, 27, 28, 29, 59, 60, 61, 899]) {
         let bytes = &bytes[..len];
         kinds.push(("inline send", Box::new(move |sq| sq.push(&wr(SendOp::Send, Payload::Inline(bytes))))));
-        kinds.push(("inline write", Box::new(move |sq| {
-            sq.push(&wr(SendOp::WriteImm(remote, 9), Payload::Inline(bytes)))
-        })));
+        kinds.push((
+            "inline write",
+            Box::new(move |sq| sq.push(&wr(SendOp::WriteImm(remote, 9), Payload::Inline(bytes)))),
+        ));
     }
     for (kind, push) in &kinds {
         let Sends { mut sq, .. } = sends_in(guarded_ring(BYTES), LAYOUT);

@@ -115,7 +115,10 @@ fn the_counter_wraps() {
         for step in 0..4_u64 {
             queue.srq.push(step, &[sge(step, 1, 0)]).unwrap();
             queue.srq.submit();
-            assert_eq!(queue.record.load(Word::Receive), (start + step as u32 % 2).wrapping_add(1 + step as u32 / 2 * 2) & 0xffff);
+            assert_eq!(
+                queue.record.load(Word::Receive),
+                (start + step as u32 % 2).wrapping_add(1 + step as u32 / 2 * 2) & 0xffff
+            );
             let (index, addr) = queue.take().unwrap();
             assert_eq!((addr, queue.shared.complete(index.into())), (step, step));
         }
