@@ -44,7 +44,7 @@ pub fn unpack(ring: &CqRing, ci: u32) -> Result<(), CqFault> {
     let mut minis = [[0_u8; size_of::<Mini>()]; MINIS];
     for n in 0..count {
         let at = ci.wrapping_add(n);
-        if n as usize % MINIS == 0 {
+        if (n as usize).is_multiple_of(MINIS) {
             // Copied before any of the entries that it is about is written, of which it may be one.
             let packed = if n == 0 { ci.wrapping_add(1) } else { at };
             minis = zerocopy::transmute!(ring.body(packed).copy());

@@ -40,7 +40,7 @@ mod tests {
     fn pages_are_whole_aligned_and_zero() {
         for len in [0, 1, 4096, 4097, 1 << 20] {
             let pages = pages(len).unwrap();
-            assert!(pages.len_bytes() >= len.max(1) && pages.len_bytes() % page_bytes() == 0);
+            assert!(pages.len_bytes() >= len.max(1) && pages.len_bytes().is_multiple_of(page_bytes()));
             assert_eq!(pages.as_ptr().addr() % page_bytes(), 0);
             for at in (0..pages.len_bytes()).step_by(61) {
                 // SAFETY: in bounds, and nobody else knows the memory.

@@ -306,14 +306,17 @@ fn what_the_queue_was_not_made_for_is_a_fault_that_stays() {
     }
 }
 
+/// A receive queue, the numbers that were answered and not polled, and how many were posted.
+type Live = (Arc<RqShared>, std::collections::VecDeque<u64>, u32);
+
 proptest! {
     /// Any mix of queue pairs that come and go while the device answers: each number comes back at most once, from its
     /// own queue pair, in order, and is lost only by a queue pair that is gone.
     #[test]
     fn agrees_with_a_model(steps in prop::collection::vec((0..4_u8, 0..3_u32), 1..300)) {
         let mut cq = Fixture::new(16, 64);
-        // By user index: the queue, numbers that were answered and not polled, and the next number.
-        let mut live: [Option<(Arc<RqShared>, std::collections::VecDeque<u64>, u32)>; 3] = [None, None, None];
+        // By user index.
+        let mut live: [Option<Live>; 3] = [None, None, None];
         let mut number = 0_u64;
         let mut in_ring = 0;
         for (step, uidx) in steps {

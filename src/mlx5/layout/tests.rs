@@ -119,7 +119,7 @@ proptest! {
         }
         let rq = RqLayout::new(wr, sge, &LIMITS).unwrap();
         prop_assert!(rq.elements.is_power_of_two() && rq.elements >= wr && rq.max_sge >= sge.max(1));
-        prop_assert!(rq.bytes() % 64 == 0 && rq.log2_stride >= 4 && rq.bytes().is_power_of_two());
+        prop_assert!(rq.bytes().is_multiple_of(64) && rq.log2_stride >= 4 && rq.bytes().is_power_of_two());
         let srq = SrqLayout::new(wr, sge, &LIMITS).unwrap();
         prop_assert!(srq.capacity() >= wr && srq.max_sge >= sge);
         // As the kernel computes it from the same numbers.
