@@ -144,22 +144,32 @@ impl<B: Bus> Cq<B> {
     #[inline(always)]
     pub fn next(&mut self) -> Option<Cqe<'_>> {
         loop {
-            let op_own = self.ring.ready(self.ci)?;
+            let ci = self.ci;
+            let body = self.ring.body(ci);
+            let op_own = body.op_own();
+            let owner = cqe::owner_of_pass(ci, self.ring.log2_entries());
+            // By far the most: a send that is done, and nothing else in the entry.
+            let is_send = is_done_send(op_own, owner);
+            if !is_send && !cqe::is_ready(op_own, ci, self.ring.log2_entries()) {
+                return None;
+            }
             barrier::from_device_barrier();
             if self.routes.has_mail() {
-                take_mail(&mut self.routes, &self.ring, self.ci);
+                take_mail(&mut self.routes, &self.ring, ci);
             }
-            if is_special(op_own) {
-                let admitted = admit(&mut self.routes, &self.ring, self.ci, op_own, self.compressed, self.inline_data);
-                if let Err(fault) = admitted {
-                    self.fault = Some(fault);
-                    return None;
+            if !is_send && is_special(op_own) {
+                match admit(&mut self.routes, &self.ring, ci, op_own, self.compressed, self.inline_data) {
+                    Ok(Admitted::AsItIs) => {}
+                    Ok(Admitted::Unpacked) => continue,
+                    Err(fault) => {
+                        self.fault = Some(fault);
+                        return None;
+                    }
                 }
             }
-            let body = self.ring.body(self.ci);
-            let op_own = body.op_own();
-            self.ci = self.ci.wrapping_add(1);
-            match resolve(&self.routes, body, op_own) {
+            self.ci = ci.wrapping_add(1);
+            let resolved = if is_send { resolve_send(&self.routes, body) } else { resolve(&self.routes, body, op_own) };
+            match resolved {
                 Some((wr_id, opcode)) => return Some(Cqe::new(body, op_own, wr_id, opcode)),
                 None => self.disowned += 1,
             }
@@ -195,6 +205,13 @@ impl<B: Bus> Cq<B> {
     }
 }
 
+/// Whether an entry is the device's word on this pass that a send is done, and carries nothing else.
+#[inline(always)]
+const fn is_done_send(op_own: u8, owner: u8) -> bool {
+    const SOLICITED: u8 = 1 << 1;
+    (op_own ^ owner) & !SOLICITED == opcode::REQ << 4
+}
+
 /// Whether an entry needs a closer look: it carries more than itself, or is neither a completion nor a failure.
 #[inline(always)]
 const fn is_special(op_own: u8) -> bool {
@@ -208,6 +225,14 @@ const fn is_special(op_own: u8) -> bool {
     cqe::format_of(op_own) != format::NONE || PLAIN >> cqe::opcode_of(op_own) & 1 == 0
 }
 
+/// What came of a closer look.
+enum Admitted {
+    /// It is a completion.
+    AsItIs,
+    /// It was a block of compressed entries, and is now the first of several completions.
+    Unpacked,
+}
+
 /// Looks closer: unpacks a block of compressed entries, or says why polling ends here.
 #[cold]
 #[inline(never)]
@@ -218,16 +243,17 @@ fn admit(
     op_own: u8,
     compressed: bool,
     inline_data: bool,
-) -> Result<(), CqFault> {
+) -> Result<Admitted, CqFault> {
     match (cqe::format_of(op_own), cqe::opcode_of(op_own)) {
         (format::COMPRESSED, _) if !compressed => Err(CqFault::Compressed { ci }),
         (format::COMPRESSED, _) => {
             // Under the lock, since note writers must see the block either packed or unpacked.
-            routes.take_mail_and(|past| disown(ring, ci, past), |ring| compressed::unpack(ring, ci))
+            let unpacked = routes.take_mail_and(|past| disown(ring, ci, past), |ring| compressed::unpack(ring, ci));
+            unpacked.map(|()| Admitted::Unpacked)
         }
         (_, opcode::RESIZE_CQ) => Err(CqFault::Resize { ci }),
         (_, kind) if is_special(kind << 4) => Err(CqFault::UnknownKind { ci, kind }),
-        _ if inline_data => Ok(()),
+        _ if inline_data => Ok(Admitted::AsItIs),
         _ => Err(CqFault::InlineData { ci }),
     }
 }
@@ -253,12 +279,18 @@ pub(super) fn disown(ring: &CqRing, ci: u32, past: Past) {
     }
 }
 
-/// What a completion was posted as, and the work request's own number.
+/// The number of a send work request, and what it was posted as.
+#[inline(always)]
+fn resolve_send(routes: &Routes<CqRing>, body: Body<'_>) -> Option<(u64, WcOpcode)> {
+    Some(routes.sends(body.uidx())?.complete(body.wqe_counter()))
+}
+
+/// The number of a work request, and what it was posted as.
 #[inline(always)]
 fn resolve(routes: &Routes<CqRing>, body: Body<'_>, op_own: u8) -> Option<(u64, WcOpcode)> {
     let kind = cqe::opcode_of(op_own);
     if matches!(kind, opcode::REQ | opcode::REQ_ERR) {
-        return Some(routes.sends(body.uidx())?.complete(body.wqe_counter()));
+        return resolve_send(routes, body);
     }
     let wr_id = match routes.receives(body.uidx())? {
         Receives::Own(queue) => queue.complete(),

@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 #[derive(Clone)]
 pub struct CqRing {
     base: NonNull<u8>,
+    /// The first entry's body.
+    first: NonNull<u8>,
     mask: u32,
     log2_entries: u32,
     log2_entry_bytes: u32,
@@ -45,7 +47,10 @@ impl CqRing {
         let memory = pages(layout.bytes())?;
         let base = NonNull::new(memory.as_ptr()).ok_or(Errno::ENOMEM)?;
         let CqLayout { log2_entries, log2_entry_bytes } = layout;
-        let ring = Self { base, mask: layout.entries() - 1, log2_entries, log2_entry_bytes, memory: Arc::new(memory) };
+        // SAFETY: the first entry's second half, or the whole entry: inside the ring.
+        let first = unsafe { base.add((1 << log2_entry_bytes) - CQE_BYTES) };
+        let mask = layout.entries() - 1;
+        let ring = Self { base, first, mask, log2_entries, log2_entry_bytes, memory: Arc::new(memory) };
         for index in 0..layout.entries() {
             ring.body(index).store_op_own(OP_OWN_INVALID);
         }
@@ -78,9 +83,9 @@ impl CqRing {
     /// Entry number `ci`: its second half, if it has two.
     #[inline(always)]
     pub fn body(&self, ci: u32) -> Body<'_> {
-        let end = ((ci & self.mask) as usize + 1) << self.log2_entry_bytes;
-        // SAFETY: the masked entry ends inside the ring, and is at least `CQE_BYTES` long.
-        Body(unsafe { self.base.add(end - CQE_BYTES) }, PhantomData)
+        let offset = ((ci & self.mask) as usize) << self.log2_entry_bytes;
+        // SAFETY: the masked entry is inside the ring, and so is its body, at the same place in it as the first one's.
+        Body(unsafe { self.first.add(offset) }, PhantomData)
     }
 
     /// The last byte of entry `ci` if the device wrote it as answer number `ci`.
@@ -167,7 +172,9 @@ impl Body<'_> {
     /// Index of the work queue element.
     #[inline(always)]
     pub fn wqe_counter(self) -> u32 {
-        self.word::<{ offset_of!(Cqe64, wqe_counter) }>() >> 16
+        // SAFETY: as in `word`.
+        u16::from_be(unsafe { self.0.as_ptr().add(offset_of!(Cqe64, wqe_counter)).cast::<u16>().read_volatile() })
+            .into()
     }
 
     /// Bytes of the message, or what else the field means.

@@ -141,18 +141,13 @@ pub struct Routes<F> {
     mailbox: Arc<Mailbox<F>>,
     /// Epoch of the last note that was taken.
     seen: u32,
-    table: Vec<Route>,
-}
-
-#[derive(Default)]
-struct Route {
-    sends: Option<Arc<SqShared>>,
-    receives: Option<Receives>,
+    sends: Vec<Option<Arc<SqShared>>>,
+    receives: Vec<Option<Receives>>,
 }
 
 impl<F: Filled> Routes<F> {
     pub fn new(mailbox: Arc<Mailbox<F>>) -> Self {
-        Self { mailbox, seen: 0, table: Vec::new() }
+        Self { mailbox, seen: 0, sends: Vec::new(), receives: Vec::new() }
     }
 
     pub fn mailbox(&self) -> &Arc<Mailbox<F>> {
@@ -174,16 +169,13 @@ impl<F: Filled> Routes<F> {
 
     /// As [`take_mail`](Self::take_mail), and lets `change` put another ring in the place that note writers look at.
     pub fn take_mail_and<T>(&mut self, mut disown: impl FnMut(Past), change: impl FnOnce(&mut F) -> T) -> T {
-        let table = &mut self.table;
+        let (sends, receives) = (&mut self.sends, &mut self.receives);
         let (seen, changed) = self.mailbox.take(|notes, ring| {
             for Note { uidx, change, filled_to } in notes {
                 disown(Past { uidx, sends: matches!(change, Change::Sends(_)), filled_to });
-                if table.len() <= uidx as usize {
-                    table.resize_with(uidx as usize + 1, Route::default);
-                }
                 match change {
-                    Change::Sends(sends) => table[uidx as usize].sends = sends,
-                    Change::Receives(receives) => table[uidx as usize].receives = receives,
+                    Change::Sends(queue) => set(sends, uidx, queue),
+                    Change::Receives(queue) => set(receives, uidx, queue),
                 }
             }
             change(ring)
@@ -195,14 +187,23 @@ impl<F: Filled> Routes<F> {
     /// The send queue that `uidx` stands for.
     #[inline(always)]
     pub fn sends(&self, uidx: u32) -> Option<&SqShared> {
-        self.table.get(uidx as usize)?.sends.as_deref()
+        self.sends.get(uidx as usize)?.as_deref()
     }
 
     /// The receive queue that `uidx` stands for.
     #[inline(always)]
     pub fn receives(&self, uidx: u32) -> Option<&Receives> {
-        self.table.get(uidx as usize)?.receives.as_ref()
+        self.receives.get(uidx as usize)?.as_ref()
     }
+}
+
+/// Puts an entry into a table, which grows to have it.
+fn set<T>(table: &mut Vec<Option<T>>, uidx: u32, entry: Option<T>) {
+    let at = uidx as usize;
+    if table.len() <= at {
+        table.resize_with(at + 1, || None);
+    }
+    table[at] = entry;
 }
 
 #[cfg(all(test, loom))]

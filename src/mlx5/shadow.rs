@@ -43,21 +43,23 @@ impl<T> Masked<T> {
 /// Of a send queue: one entry for each block, used by the element that starts there.
 pub struct SqShared {
     entries: Masked<Sent>,
-    /// Work requests that are done, counted from the queue's start.
+    /// What the last completion's entry says: [`Sent::count_and_opcode`].
     done: CachePadded<AtomicU32>,
 }
 
 struct Sent {
     wr_id: AtomicU64,
-    /// Work requests posted up to and with this one.
-    count: AtomicU32,
-    opcode: AtomicU32,
+    /// Bits 23:0 work requests posted up to and with this one, 31:24 what it completes as.
+    count_and_opcode: AtomicU32,
 }
+
+/// Counts of work requests have 24 bits here; a queue holds far fewer.
+const COUNT: u32 = 0xff_ffff;
 
 impl SqShared {
     /// For a ring of `blocks` blocks.
     pub fn new(blocks: u32) -> Self {
-        let entry = |_| Sent { wr_id: AtomicU64::new(0), count: AtomicU32::new(0), opcode: AtomicU32::new(0) };
+        let entry = |_| Sent { wr_id: AtomicU64::new(0), count_and_opcode: AtomicU32::new(0) };
         Self { entries: Masked::new(blocks, entry), done: CachePadded::new(AtomicU32::new(0)) }
     }
 
@@ -66,14 +68,13 @@ impl SqShared {
     pub fn note(&self, block: u32, wr_id: u64, count: u32, opcode: WcOpcode) {
         let entry = self.entries.get(block);
         entry.wr_id.store(wr_id, Ordering::Relaxed);
-        entry.count.store(count, Ordering::Relaxed);
-        entry.opcode.store(opcode.0, Ordering::Relaxed);
+        entry.count_and_opcode.store(opcode.0 << 24 | count & COUNT, Ordering::Relaxed);
     }
 
-    /// Poster: how many work requests are done.
+    /// Poster: how many of `posted` work requests are not done, both counted from the queue's start.
     #[inline(always)]
-    pub fn done(&self) -> u32 {
-        self.done.load(Ordering::Acquire)
+    pub fn outstanding(&self, posted: u32) -> u32 {
+        posted.wrapping_sub(self.done.load(Ordering::Acquire)) & COUNT
     }
 
     /// Poller: the element that starts at `block` is done, and with it all before, signaled or not.
@@ -81,9 +82,9 @@ impl SqShared {
     pub fn complete(&self, block: u32) -> (u64, WcOpcode) {
         let entry = self.entries.get(block);
         let wr_id = entry.wr_id.load(Ordering::Relaxed);
-        let opcode = WcOpcode(entry.opcode.load(Ordering::Relaxed));
-        self.done.store(entry.count.load(Ordering::Relaxed), Ordering::Release);
-        (wr_id, opcode)
+        let count_and_opcode = entry.count_and_opcode.load(Ordering::Relaxed);
+        self.done.store(count_and_opcode, Ordering::Release);
+        (wr_id, WcOpcode(count_and_opcode >> 24))
     }
 }
 
@@ -219,11 +220,25 @@ mod tests {
         shared.note(0, 10, 1, WcOpcode::SEND);
         shared.note(1, 11, 2, WcOpcode::RDMA_WRITE);
         shared.note(2, 12, 3, WcOpcode::LOCAL_INV);
+        assert_eq!(shared.outstanding(3), 3);
         assert_eq!(shared.complete(1), (11, WcOpcode::RDMA_WRITE));
-        assert_eq!(shared.done(), 2);
-        assert_eq!((shared.complete(2), shared.done()), ((12, WcOpcode::LOCAL_INV), 3));
+        assert_eq!(shared.outstanding(3), 1);
+        assert_eq!((shared.complete(2), shared.outstanding(3)), ((12, WcOpcode::LOCAL_INV), 0));
         shared.note(0x1_0003, 13, 4, WcOpcode::SEND);
-        assert_eq!((shared.complete(3), shared.done()), ((13, WcOpcode::SEND), 4), "indices are masked");
+        assert_eq!((shared.complete(3), shared.outstanding(4)), ((13, WcOpcode::SEND), 0), "indices are masked");
+    }
+
+    #[test]
+    fn counts_wrap() {
+        let shared = SqShared::new(4);
+        for around in [1_u64 << 24, 1 << 31, 1 << 32] {
+            for back in [2, 1, 0] {
+                let count = (around - back) as u32;
+                shared.note(0, 1, count, WcOpcode(135));
+                assert_eq!(shared.complete(0), (1, WcOpcode(135)));
+                assert_eq!((shared.outstanding(count), shared.outstanding(count.wrapping_add(3))), (0, 3));
+            }
+        }
     }
 
     #[test]

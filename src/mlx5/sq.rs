@@ -162,8 +162,8 @@ impl<B: Bus> Sq<B> {
 
     /// Work requests that can be pushed now.
     pub fn remaining(&mut self) -> u32 {
-        self.done = self.shared.done();
-        self.max_wr.saturating_sub(self.pushed.count.wrapping_sub(self.done))
+        self.refresh();
+        self.max_wr.saturating_sub(self.outstanding())
     }
 
     /// Starts a batch: what an earlier one pushed but never submitted is dropped.
@@ -342,14 +342,25 @@ impl<B: Bus> Sq<B> {
     /// Whether there is room for one more.
     #[inline(always)]
     fn room(&mut self) -> Result<(), PostError> {
-        if self.pushed.count.wrapping_sub(self.done) >= self.max_wr {
+        if self.outstanding() >= self.max_wr {
             // Full as far as we know: only now look at the poller's cache line.
-            self.done = self.shared.done();
-            if self.pushed.count.wrapping_sub(self.done) >= self.max_wr {
+            self.refresh();
+            if self.outstanding() >= self.max_wr {
                 return Err(PostError::QueueFull);
             }
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn outstanding(&self) -> u32 {
+        self.pushed.count.wrapping_sub(self.done)
+    }
+
+    #[inline(always)]
+    fn refresh(&mut self) {
+        let pushed = self.pushed.count;
+        self.done = pushed.wrapping_sub(self.shared.outstanding(pushed));
     }
 
     /// Writes the control segment, last, and passes the element.

@@ -17,12 +17,9 @@ use std::sync::Arc;
 
 /// Shared receive queue.
 pub struct Srq<B = Cpu> {
-    ring: Ring,
-    log2_stride: u32,
+    list: List,
     capacity: u32,
     max_sge: u32,
-    /// For each element, the one after it: what the ring says, which is never read back.
-    next: Box<[u16]>,
     /// Element that is filled next; the same when the batch began.
     head: u16,
     told_head: u16,
@@ -58,11 +55,9 @@ impl<B: Bus> Srq<B> {
         assert!(layout.elements.is_power_of_two() && layout.elements <= 1 << 16, "indices have 16 bits");
         let SrqLayout { elements, log2_stride, max_sge } = layout;
         let mut queue = Self {
-            ring,
-            log2_stride,
+            list: List { ring, log2_stride, next: vec![0; elements as usize].into() },
             capacity: elements - 1,
             max_sge,
-            next: vec![0; elements as usize].into(),
             head: 0,
             told_head: 0,
             tail: (elements - 1) as u16,
@@ -73,9 +68,9 @@ impl<B: Bus> Srq<B> {
             bus,
         };
         for index in 0..elements - 1 {
-            queue.link(index as u16, index as u16 + 1);
+            queue.list.link(&queue.bus, index as u16, index as u16 + 1);
         }
-        queue.link(queue.tail, 0);
+        queue.list.link(&queue.bus, queue.tail, 0);
         queue
     }
 
@@ -95,7 +90,7 @@ impl<B: Bus> Srq<B> {
         let mut free = 0;
         let mut at = self.head;
         while at != self.tail && free < self.capacity {
-            at = self.after(at);
+            at = self.list.after(at);
             free += 1;
         }
         free
@@ -124,12 +119,12 @@ impl<B: Bus> Srq<B> {
                 return Err(PostError::QueueFull);
             }
         }
-        let mut cursor = self.ring.cursor(usize::from(self.head) << self.log2_stride);
-        // The head is written already: see `link`.
+        let mut cursor = self.list.ring.cursor(usize::from(self.head) << self.list.log2_stride);
+        // The head is written already: see `List::link`.
         cursor.skip();
         put_list(&mut cursor, &self.bus, self.max_sge, sges)?;
         self.shared.note(self.head.into(), wr_id);
-        self.head = self.after(self.head);
+        self.head = self.list.after(self.head);
         self.pushed = self.pushed.wrapping_add(1);
         Ok(())
     }
@@ -149,19 +144,29 @@ impl<B: Bus> Srq<B> {
     /// Links what came back in behind the list's end.
     #[inline(always)]
     fn collect(&mut self) {
-        let shared = Arc::clone(&self.shared);
+        let Self { list, tail, shared, bus, .. } = self;
         for index in shared.take() {
-            self.link(self.tail, index as u16);
-            self.tail = index as u16;
+            list.link(bus, *tail, index as u16);
+            *tail = index as u16;
             stay_a_loop();
         }
     }
+}
 
+/// The elements, and which follows which.
+struct List {
+    ring: Ring,
+    log2_stride: u32,
+    /// For each element, the one after it: what the ring says, which is never read back.
+    next: Box<[u16]>,
+}
+
+impl List {
     /// Lets `next` follow `index`, in the ring and in our own notes.
     #[inline(always)]
-    fn link(&mut self, index: u16, next: u16) {
-        self.ring.cursor(usize::from(index) << self.log2_stride).put(&self.bus, SrqNext::new(next));
-        let mask = self.capacity as usize;
+    fn link<B: Bus>(&mut self, bus: &B, index: u16, next: u16) {
+        self.ring.cursor(usize::from(index) << self.log2_stride).put(bus, SrqNext::new(next));
+        let mask = self.next.len().wrapping_sub(1);
         if let Some(slot) = self.next.get_mut(usize::from(index) & mask) {
             *slot = next;
         }
@@ -169,7 +174,7 @@ impl<B: Bus> Srq<B> {
 
     #[inline(always)]
     fn after(&self, index: u16) -> u16 {
-        let mask = self.capacity as usize;
+        let mask = self.next.len().wrapping_sub(1);
         self.next.get(usize::from(index) & mask).copied().unwrap_or(0)
     }
 }

@@ -31,7 +31,7 @@ impl Receives {
         if self.record.load(Word::Receive) == self.taken & 0xffff {
             return None;
         }
-        let element = self.srq.ring.peek(usize::from(self.at) * 64, 64);
+        let element = self.srq.list.ring.peek(usize::from(self.at) * 64, 64);
         let index = self.at;
         self.at = u16::from_be_bytes([element[2], element[3]]);
         self.taken = self.taken.wrapping_add(1);
@@ -45,14 +45,14 @@ fn an_element_is_as_the_device_reads_it() {
     let name = "shared receive of one entry where three fit";
     let mut queue = receives(4);
     queue.srq.push(1, &[sge(0x7f00_dead_beef_0010, 0x1000, 0x5c01)]).unwrap();
-    compare(name, &queue.srq.ring.peek(0, 64), golden.get(name));
+    compare(name, &queue.srq.list.ring.peek(0, 64), golden.get(name));
     golden.all_used(&["shared"]);
 }
 
 #[test]
 fn a_new_queue_is_a_list_of_all_elements() {
     let queue = receives(8);
-    let next: Vec<u8> = (0..8).map(|i| queue.srq.ring.peek(i * 64 + 2, 2)[1]).collect();
+    let next: Vec<u8> = (0..8).map(|i| queue.srq.list.ring.peek(i * 64 + 2, 2)[1]).collect();
     assert_eq!(next, [1, 2, 3, 4, 5, 6, 7, 0]);
     assert_eq!((queue.srq.capacity(), queue.srq.max_sge()), (7, 3));
 }
