@@ -147,17 +147,28 @@ impl<B: Bus> Cq<B> {
             let ci = self.ci;
             let body = self.ring.body(ci);
             let op_own = body.op_own();
-            let owner = cqe::owner_of_pass(ci, self.ring.log2_entries());
             // By far the most: a send that is done, and nothing else in the entry.
-            let is_send = is_done_send(op_own, owner);
-            if !is_send && !cqe::is_ready(op_own, ci, self.ring.log2_entries()) {
+            if is_done_send(op_own, cqe::owner_of_pass(ci, self.ring.log2_entries())) {
+                barrier::from_device_barrier();
+                if !self.routes.has_mail() {
+                    self.ci = ci.wrapping_add(1);
+                    match resolve_send(&self.routes, body) {
+                        Some((wr_id, opcode)) => return Some(Cqe::new(body, op_own & SOLICITED, wr_id, opcode)),
+                        None => {
+                            self.disowned += 1;
+                            continue;
+                        }
+                    }
+                }
+            }
+            if !cqe::is_ready(op_own, ci, self.ring.log2_entries()) {
                 return None;
             }
             barrier::from_device_barrier();
             if self.routes.has_mail() {
                 take_mail(&mut self.routes, &self.ring, ci);
             }
-            if !is_send && is_special(op_own) {
+            if is_special(op_own) {
                 match admit(&mut self.routes, &self.ring, ci, op_own, self.compressed, self.inline_data) {
                     Ok(Admitted::AsItIs) => {}
                     Ok(Admitted::Unpacked) => continue,
@@ -168,8 +179,7 @@ impl<B: Bus> Cq<B> {
                 }
             }
             self.ci = ci.wrapping_add(1);
-            let resolved = if is_send { resolve_send(&self.routes, body) } else { resolve(&self.routes, body, op_own) };
-            match resolved {
+            match resolve(&self.routes, body, op_own) {
                 Some((wr_id, opcode)) => return Some(Cqe::new(body, op_own, wr_id, opcode)),
                 None => self.disowned += 1,
             }
@@ -205,10 +215,12 @@ impl<B: Bus> Cq<B> {
     }
 }
 
+/// Set in an entry's last byte where the sender asked for an event.
+const SOLICITED: u8 = 1 << 1;
+
 /// Whether an entry is the device's word on this pass that a send is done, and carries nothing else.
 #[inline(always)]
 const fn is_done_send(op_own: u8, owner: u8) -> bool {
-    const SOLICITED: u8 = 1 << 1;
     (op_own ^ owner) & !SOLICITED == opcode::REQ << 4
 }
 
