@@ -121,7 +121,12 @@ impl Mlx5Context {
             self.registers.exclusive(register_bytes, self.blueflame, new_page)
         };
         let own = if register_bytes > 0 { own() } else { None };
-        own.unwrap_or_else(|| SendRegister::shared(Arc::clone(&self.shared_uar)))
+        own.unwrap_or_else(|| self.shared_register())
+    }
+
+    /// The register that any number of queues share.
+    pub fn shared_register(&self) -> SendRegister {
+        SendRegister::shared(Arc::clone(&self.shared_uar))
     }
 }
 

@@ -182,7 +182,7 @@ impl QpPlan {
         let bytes = rq.bytes() + sq.bytes();
         let memory = if bytes > 0 { Some(Arc::new(pages(bytes).map_err(no_memory)?)) } else { None };
         let record = Arc::new(context.records().alloc().map_err(no_memory)?);
-        let register = context.send_register();
+        let register = if sq.blocks > 0 { context.send_register() } else { context.shared_register() };
         let uidx = alloc_index(context, Verb::CreateQp)?;
         let home = |cq: &Arc<Mailbox<CqRing>>| Home { mailbox: Arc::clone(cq), uidx: Arc::clone(&uidx) };
         let receives = match from {

@@ -1,6 +1,6 @@
 //! How large a queue must be for what is asked of it. Arithmetic only; the kernel does the same for its part.
 
-use super::wqe::{BB_BYTES, DS_BYTES, MAX_DS};
+use super::wqe::{BB_BYTES, DS_BYTES, DS_PER_BB, MAX_DS};
 use crate::uverbs::abi::verbs::qp_type;
 use crate::uverbs::attr::QpCap;
 use crate::uverbs::error::{Error, Lacking, Verb};
@@ -85,6 +85,8 @@ pub struct SqLayout {
     pub blocks: u32,
     /// Work requests that fit at once, whatever they are.
     pub max_wr: u32,
+    /// Units of the longest element, in whole blocks: none longer may be written.
+    pub max_ds: u32,
     pub max_sge: u32,
     pub max_inline: u32,
 }
@@ -92,7 +94,7 @@ pub struct SqLayout {
 impl SqLayout {
     pub fn new(transport: Transport, cap: &QpCap, limits: &Limits) -> Result<Self, Error> {
         if transport == Transport::XrcTgt || cap.max_send_wr == 0 {
-            return Ok(Self { blocks: 0, max_wr: 0, max_sge: 0, max_inline: 0 });
+            return Ok(Self { blocks: 0, max_wr: 0, max_ds: 0, max_sge: 0, max_inline: 0 });
         }
         let QpCap { max_send_wr, max_send_sge, max_inline_data, .. } = *cap;
         // The device counts an element's units in 6 bits, and may take less.
@@ -117,7 +119,13 @@ impl SqLayout {
         }
         // At most `max_send_blocks`, a power of two itself.
         let blocks = (need as u32).next_power_of_two().min(limits.max_send_blocks);
-        Ok(Self { blocks, max_wr: blocks / element_blocks, max_sge: max_send_sge, max_inline: max_inline_data })
+        Ok(Self {
+            blocks,
+            max_wr: blocks / element_blocks,
+            max_ds: (element_blocks * DS_PER_BB).min(MAX_DS),
+            max_sge: max_send_sge,
+            max_inline: max_inline_data,
+        })
     }
 
     pub const fn bytes(&self) -> usize {

@@ -75,6 +75,7 @@ pub struct Sq<B = Cpu> {
     /// Work requests that were done when it was last looked at.
     done: u32,
     max_wr: u32,
+    max_ds: u32,
     max_sge: u32,
     max_inline: u32,
     qpn: u32,
@@ -131,6 +132,7 @@ impl<B: Bus> Sq<B> {
             told: Position::default(),
             done: 0,
             max_wr: layout.max_wr,
+            max_ds: layout.max_ds,
             max_sge: layout.max_sge,
             max_inline: layout.max_inline,
             qpn: qpn.get(),
@@ -235,8 +237,7 @@ impl<B: Bus> Sq<B> {
         };
         payload(&mut cursor, bus, max_sge, max_inline, &wr.payload)?;
         let ds = cursor.ds();
-        self.finish(Finish { wr_id: wr.wr_id, flags: wr.flags, opcode, imm, completes_as, ds });
-        Ok(())
+        self.finish(Finish { wr_id: wr.wr_id, flags: wr.flags, opcode, imm, completes_as, ds })
     }
 
     /// Writes a SEND that takes away the meaning of one of the peer's keys.
@@ -256,8 +257,7 @@ impl<B: Bus> Sq<B> {
         payload(&mut cursor, bus, max_sge, max_inline, data)?;
         let ds = cursor.ds();
         let completes_as = WcOpcode::SEND;
-        self.finish(Finish { wr_id, flags, opcode: opcode::SEND_INVAL, imm: rkey.0, completes_as, ds });
-        Ok(())
+        self.finish(Finish { wr_id, flags, opcode: opcode::SEND_INVAL, imm: rkey.0, completes_as, ds })
     }
 
     /// Takes away the meaning of one of this queue pair's own keys.
@@ -271,8 +271,7 @@ impl<B: Bus> Sq<B> {
         cursor.put(bus, key);
         let ds = cursor.ds();
         let completes_as = WcOpcode::LOCAL_INV;
-        self.finish(Finish { wr_id, flags, opcode: opcode::UMR, imm: rkey.0, completes_as, ds });
-        Ok(())
+        self.finish(Finish { wr_id, flags, opcode: opcode::UMR, imm: rkey.0, completes_as, ds })
     }
 
     /// Binds a memory window.
@@ -294,16 +293,14 @@ impl<B: Bus> Sq<B> {
         }
         let ds = cursor.ds();
         let (imm, completes_as) = (bind.rkey.0, WcOpcode::BIND_MW);
-        self.finish(Finish { wr_id, flags, opcode: opcode::UMR, imm, completes_as, ds });
-        Ok(())
+        self.finish(Finish { wr_id, flags, opcode: opcode::UMR, imm, completes_as, ds })
     }
 
     /// Does nothing, in order.
     #[inline(always)]
     pub fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
         self.room()?;
-        self.finish(Finish { wr_id, flags, opcode: opcode::NOP, imm: 0, completes_as: WC_NOP, ds: 1 });
-        Ok(())
+        self.finish(Finish { wr_id, flags, opcode: opcode::NOP, imm: 0, completes_as: WC_NOP, ds: 1 })
     }
 
     /// Tells the device of everything pushed, and rings once. Does nothing if nothing was pushed.
@@ -365,8 +362,13 @@ impl<B: Bus> Sq<B> {
 
     /// Writes the control segment, last, and passes the element.
     #[inline(always)]
-    fn finish(&mut self, element: Finish) {
+    fn finish(&mut self, element: Finish) -> Result<(), PostError> {
         let Finish { wr_id, flags, opcode, imm, completes_as, ds } = element;
+        if ds > self.max_ds {
+            // Of a kind that this transport does not have: the queue was not measured for it, and passing it could run into
+            // elements that the device has yet to read.
+            return Err(PostError::BadState);
+        }
         let Position { block, count, fence } = self.pushed;
         let fenced = flags.contains(WrFlags::FENCE);
         let fm_ce_se = self.always
@@ -394,6 +396,7 @@ impl<B: Bus> Sq<B> {
             // What a UMR did is there for the next element only if that one waits for it.
             fence: if opcode == opcode::UMR { ctrl_flags::INITIATOR_SMALL_FENCE } else { 0 },
         };
+        Ok(())
     }
 }
 

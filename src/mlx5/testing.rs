@@ -168,5 +168,5 @@ pub fn sends_in(ring: Ring, layout: SqLayout) -> Sends {
 
 /// A send queue of that many blocks, for elements of up to 8 entries and 200 inline bytes, on a shared register.
 pub fn sends(blocks: u32) -> Sends {
-    sends_on(SqLayout { blocks, max_wr: blocks / 4, max_sge: 8, max_inline: 200 }, shared_register())
+    sends_on(SqLayout { blocks, max_wr: blocks / 4, max_ds: 16, max_sge: 8, max_inline: 200 }, shared_register())
 }

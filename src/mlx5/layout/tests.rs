@@ -58,7 +58,7 @@ fn a_send_element_holds_the_longest_of_each_kind() {
     ] {
         let layout = SqLayout::new(transport, &cap(64, sge, inline), &LIMITS).unwrap();
         assert_eq!(layout.blocks, (64_u32 * blocks).next_power_of_two(), "{transport:?} {sge} {inline}");
-        assert_eq!(layout.max_wr, layout.blocks / blocks);
+        assert_eq!((layout.max_wr, layout.max_ds), (layout.blocks / blocks, blocks * 4));
     }
 }
 

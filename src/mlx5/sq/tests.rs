@@ -25,7 +25,7 @@ fn index_of(control: &[u8; 8]) -> u16 {
     u16::from_be_bytes([control[1], control[2]])
 }
 
-const LAYOUT: SqLayout = SqLayout { blocks: 16, max_wr: 4, max_sge: 8, max_inline: 200 };
+const LAYOUT: SqLayout = SqLayout { blocks: 16, max_wr: 4, max_ds: 16, max_sge: 8, max_inline: 200 };
 
 #[test]
 fn segments_then_barrier_then_record_then_register() {
@@ -183,6 +183,18 @@ fn a_window_of_more_than_a_message_is_refused() {
     assert_eq!(sq.push_bind(1, WrFlags::NONE, &bind), Err(PostError::MessageTooLong));
     assert_eq!(sq.remaining(), 4);
     sq.push_bind(1, WrFlags::NONE, &Bind { length: 1 << 31, ..bind }).unwrap();
+}
+
+/// A queue of a transport without windows is not measured for them: nothing may run into the elements around.
+#[test]
+fn what_is_longer_than_the_queue_was_measured_for_is_refused() {
+    let layout = SqLayout { blocks: 4, max_wr: 4, max_ds: 4, max_sge: 1, max_inline: 0 };
+    let Sends { mut sq, .. } = sends_on(layout, shared_register());
+    assert_eq!(sq.push_local_inv(1, WrFlags::NONE, Rkey(1)), Err(PostError::BadState));
+    for n in 0..4 {
+        sq.push(&wr(n, SendOp::Write(REMOTE), &[sge(1, 1, 1)])).unwrap();
+    }
+    assert_eq!(sq.push_nop(4, WrFlags::NONE), Err(PostError::QueueFull));
 }
 
 #[test]

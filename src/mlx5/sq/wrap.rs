@@ -8,7 +8,7 @@ use crate::mlx5::umr::{WindowAccess, WindowType};
 use crate::uverbs::attr::AddressVector;
 use crate::uverbs::types::Lkey;
 
-const LAYOUT: SqLayout = SqLayout { blocks: 64, max_wr: 4, max_sge: 55, max_inline: 900 };
+const LAYOUT: SqLayout = SqLayout { blocks: 64, max_wr: 4, max_ds: 63, max_sge: 55, max_inline: 900 };
 const BYTES: usize = 64 * 64;
 
 fn wr(op: SendOp, payload: Payload<'_>) -> SendWr<'_> {
