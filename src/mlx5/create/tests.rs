@@ -226,6 +226,46 @@ fn user_indices_are_unique_among_the_living() {
     drop((other, again));
 }
 
+/// A completion that was not polled when its queue pair went does not go to the next one with its index, in either direction.
+#[test]
+fn completions_of_a_queue_pair_that_is_gone_belong_to_nobody() {
+    let (fake, context) = open();
+    let pd = alloc_pd(&context).unwrap();
+    let mut cq = create_cq(&context, &cq_request(100)).unwrap();
+    // A send of block 0 that is done, and a message received: both of user index 0, on the first pass.
+    let entry = |kind: u8| {
+        let mut bytes = [0; 64];
+        bytes[63] = kind << 4;
+        bytes
+    };
+    let mut made = 0;
+    let mut next = |cq: &NewCq| {
+        let qp = new_qp(&context, &pd, cq, CAP, ReceiveFrom::Own).unwrap();
+        assert_eq!(u32_at(&fake.request(4, 0), 32), 0, "the same index");
+        let NewQp { object, sq, rq, .. } = qp;
+        let (mut sq, mut rq) = (sq.unwrap(), rq.unwrap());
+        made += 1;
+        sq.push_nop(made, WrFlags::SIGNALED).unwrap();
+        rq.push(made + 100, &[]).unwrap();
+        (object, sq, rq)
+    };
+    let first = next(&cq);
+    cq.cq.ring.write(0, &entry(0));
+    cq.cq.ring.write(1, &entry(2));
+    drop(first);
+    assert!(cq.cq.next().is_none(), "not even while nobody has the index");
+    assert_eq!(cq.cq.disowned(), 2);
+    let second = next(&cq);
+    cq.cq.ring.write(2, &entry(0));
+    cq.cq.ring.write(3, &entry(2));
+    drop(second);
+    let _third = next(&cq);
+    cq.cq.ring.write(4, &entry(2));
+    cq.cq.ring.write(5, &entry(0));
+    let got: Vec<u64> = std::iter::from_fn(|| cq.cq.next().map(|cqe| cqe.wr_id())).collect();
+    assert_eq!((got, cq.cq.disowned()), (vec![103, 3], 4));
+}
+
 /// What the kernel will not destroy keeps its memory, its record and its index for ever.
 #[test]
 fn a_refused_destroy_leaks_and_says_so() {
