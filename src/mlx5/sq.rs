@@ -202,6 +202,14 @@ impl<B: Bus> Sq<B> {
     /// Writes a work request. On an error nothing was pushed.
     #[inline(always)]
     pub fn push_to(&mut self, wr: &SendWr<'_>, target: Target<'_>) -> Result<(), PostError> {
+        match wr.op {
+            SendOp::SendInvalidate(rkey) => {
+                return self.push_send_inv(wr.wr_id, wr.flags, rkey, &wr.payload, target);
+            }
+            SendOp::LocalInvalidate(rkey) => return self.push_local_inv(wr.wr_id, wr.flags, rkey),
+            SendOp::Bind(binding) => return self.push_bind(wr.wr_id, wr.flags, &Bind::type_2(&binding)),
+            _ => {}
+        }
         self.room()?;
         let (max_sge, max_inline) = (self.max_sge, self.max_inline);
         let Self { ring, bus, pushed, .. } = self;
@@ -234,6 +242,8 @@ impl<B: Bus> Sq<B> {
                 cursor.put(bus, Atomic { swap_add: add.into(), compare: 0.into() });
                 (opcode::ATOMIC_FA, 0, WcOpcode::FETCH_ADD)
             }
+            // The device's driver has neither, so that no queue pair comes to post them; the others are written elsewhere.
+            _ => return Err(PostError::BadState),
         };
         payload(&mut cursor, bus, max_sge, max_inline, &wr.payload)?;
         let ds = cursor.ds();

@@ -1,6 +1,8 @@
 //! Changes of memory keys by work request (UMR): binding a memory window, and taking a key's meaning away.
 
 use super::wqe::{Klm, MKEY_FREE, Mkey, UmrCtrl, mkey_access, mkey_mask, umr_flags};
+use crate::uverbs::abi::verbs::access;
+use crate::uverbs::memory_wr::MwBinding;
 use crate::uverbs::types::{Lkey, Rkey};
 
 /// Kinds of memory windows.
@@ -81,6 +83,25 @@ const BARE_KEY: Mkey = Mkey {
 const FLAGS: u8 = umr_flags::INLINE | umr_flags::TRANSLATION_OFFSET;
 
 impl Bind {
+    /// A binding of a type 2 window, as the verbs plan it.
+    #[inline(always)]
+    pub fn type_2(binding: &MwBinding) -> Self {
+        let MwBinding { old_rkey, new_rkey, lkey, addr, length, access } = *binding;
+        Self {
+            window: WindowType::Two,
+            rkey: old_rkey,
+            new_rkey,
+            lkey,
+            addr,
+            length,
+            access: WindowAccess {
+                remote_read: access & access::REMOTE_READ != 0,
+                remote_write: access & access::REMOTE_WRITE != 0,
+                remote_atomic: access & access::REMOTE_ATOMIC != 0,
+            },
+        }
+    }
+
     /// The segments, for the queue pair `qpn`.
     #[inline(always)]
     pub fn segments(&self, qpn: u32) -> Binding {
