@@ -278,10 +278,10 @@ pub struct SrqPlan {
 impl SrqPlan {
     pub fn new(context: &Mlx5Context, max_wr: u32, max_sge: u32) -> Result<Self, Error> {
         let layout = SrqLayout::new(max_wr, max_sge, &context.caps().limits)?;
-        let no_memory = |errno| Error::kernel(Verb::CreateQp, errno);
+        let no_memory = |errno| Error::kernel(Verb::CreateSrq, errno);
         let memory = Arc::new(pages(layout.bytes()).map_err(no_memory)?);
         let record = Arc::new(context.records().alloc().map_err(no_memory)?);
-        let uidx = alloc_index(context, Verb::CreateQp)?;
+        let uidx = alloc_index(context, Verb::CreateSrq)?;
         let request = abi::CreateSrq {
             buf_addr: memory.as_ptr().expose_provenance() as u64,
             db_addr: record.addr(),

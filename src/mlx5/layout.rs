@@ -100,7 +100,7 @@ impl SqLayout {
         // The device counts an element's units in 6 bits, and may take less.
         let most_ds = MAX_DS.min(limits.max_send_element_bytes / DS_BYTES).saturating_sub(transport.head_ds());
         if max_send_sge > most_ds {
-            return Err(too_many("max_send_sge", max_send_sge, most_ds, "scatter/gather entries"));
+            return Err(too_many(Verb::CreateQp, "max_send_sge", max_send_sge, most_ds, "scatter/gather entries"));
         }
         let inline_ds = match max_inline_data {
             0 => 0,
@@ -108,14 +108,20 @@ impl SqLayout {
         };
         if inline_ds > most_ds {
             let most = (most_ds * DS_BYTES).saturating_sub(4);
-            return Err(too_many("max_inline_data", max_inline_data, most, "inline bytes"));
+            return Err(too_many(Verb::CreateQp, "max_inline_data", max_inline_data, most, "inline bytes"));
         }
         let ds = (transport.head_ds() + max_send_sge.max(inline_ds)).max(transport.bare_ds());
         let element_blocks = (ds * DS_BYTES).div_ceil(BB_BYTES);
         let need = u64::from(max_send_wr) * u64::from(element_blocks);
         if need > u64::from(limits.max_send_blocks) {
             let most = limits.max_send_blocks / element_blocks;
-            return Err(too_many("max_send_wr", max_send_wr, most, "work requests of such entries and inline bytes"));
+            return Err(too_many(
+                Verb::CreateQp,
+                "max_send_wr",
+                max_send_wr,
+                most,
+                "work requests of such entries and inline bytes",
+            ));
         }
         // At most `max_send_blocks`, a power of two itself.
         let blocks = (need as u32).next_power_of_two().min(limits.max_send_blocks);
@@ -153,10 +159,10 @@ impl RqLayout {
         }
         let most_sge = limits.max_recv_element_bytes / DS_BYTES;
         if max_recv_sge > most_sge {
-            return Err(too_many("max_recv_sge", max_recv_sge, most_sge, "scatter/gather entries"));
+            return Err(too_many(Verb::CreateQp, "max_recv_sge", max_recv_sge, most_sge, "scatter/gather entries"));
         }
         if max_recv_wr > limits.max_recv_wr {
-            return Err(too_many("max_recv_wr", max_recv_wr, limits.max_recv_wr, "work requests"));
+            return Err(too_many(Verb::CreateQp, "max_recv_wr", max_recv_wr, limits.max_recv_wr, "work requests"));
         }
         let stride = (max_recv_sge.max(1) * DS_BYTES).next_power_of_two();
         // The send ring follows, and starts on a block.
@@ -182,12 +188,12 @@ impl SrqLayout {
     pub fn new(max_wr: u32, max_sge: u32, limits: &Limits) -> Result<Self, Error> {
         let most_sge = (limits.max_recv_element_bytes / DS_BYTES).saturating_sub(1);
         if max_sge > most_sge {
-            return Err(too_many("max_sge", max_sge, most_sge, "scatter/gather entries"));
+            return Err(too_many(Verb::CreateSrq, "max_sge", max_sge, most_sge, "scatter/gather entries"));
         }
         // Indices have 16 bits.
         let most_wr = limits.max_srq_recv_wr.min(0xffff);
         if max_wr == 0 || max_wr > most_wr {
-            return Err(too_many("max_wr", max_wr, most_wr, "work requests, and at least 1"));
+            return Err(too_many(Verb::CreateSrq, "max_wr", max_wr, most_wr, "work requests, and at least 1"));
         }
         // Head of 16 bytes, then the list: as the kernel computes it from the same two numbers.
         let stride = (DS_BYTES + max_sge * DS_BYTES).next_power_of_two().max(32);
@@ -243,8 +249,8 @@ impl CqLayout {
     }
 }
 
-fn too_many(what: &'static str, value: u32, limit: u32, of: &str) -> Error {
-    Error::invalid(Verb::CreateQp, what, value, format!("the device takes at most {limit} {of}"))
+fn too_many(verb: Verb, what: &'static str, value: u32, limit: u32, of: &str) -> Error {
+    Error::invalid(verb, what, value, format!("the device takes at most {limit} {of}"))
 }
 
 #[cfg(all(test, not(loom)))]

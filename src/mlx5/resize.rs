@@ -20,7 +20,7 @@ impl<B: Bus> Cq<B> {
     ///
     /// If the command fails, the queue is as it was.
     pub fn resize(&mut self, cqe: u32, command: impl FnOnce(u32, &ResizeCq) -> Result<(), Error>) -> Result<(), Error> {
-        let verb = Verb::CreateCq;
+        let verb = Verb::ResizeCq;
         let layout = CqLayout::new(cqe, self.ring.entry_bytes())?;
         if layout.entries() <= self.in_ring() {
             let holds = self.in_ring();
