@@ -1,0 +1,582 @@
+//! The device: its objects, the commands on them, and its turn in time.
+
+use crate::bits::doorbell;
+use crate::cq::{Cq, CqSpec};
+use crate::event::{Event, PortChange};
+use crate::memory::{BusError, Memory};
+use crate::mkey::{Asker, Mkey, Mkeys};
+use crate::packet::{Gid, Packet};
+use crate::port::{Link, Port};
+use crate::qp::{Qp, QpAttr, QpKind, QpSpec, QpState, SendRing};
+use crate::recv::{RecvQueue, RecvSpec, Srq, XrcSrq};
+use crate::report::{Misuse, Report};
+use crate::shared::{Punish, Shared};
+use crate::syndrome::Syndrome;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a device is made of.
+#[derive(Clone)]
+pub struct DeviceSpec {
+    /// Name.
+    pub name: String,
+    /// The memory that its addresses mean.
+    pub memory: Arc<dyn Memory>,
+    /// Ports, port 1 first.
+    pub ports: Vec<Port>,
+    /// Node GUID.
+    pub guid: u64,
+    /// Which misuses hurt.
+    pub punish: Punish,
+}
+
+/// Frequency of the free-running clock that completions are stamped with, in kHz.
+pub const CLOCK_KHZ: u64 = 156_250;
+
+/// Why a command was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such object.
+    NoObject,
+    /// Something uses the object.
+    Busy,
+    /// The object's state does not allow it.
+    BadState,
+    /// A parameter makes no sense.
+    BadParam,
+    /// Memory named by the command is not there.
+    Memory(BusError),
+}
+
+impl From<BusError> for Refusal {
+    fn from(e: BusError) -> Self {
+        Self::Memory(e)
+    }
+}
+
+/// The registers of a UAR page, where they are memory that has to be looked at.
+pub trait UarPage: Send {
+    /// Takes what was written into the 8-byte register at `offset` since the last call, most significant byte first.
+    fn take(&mut self, offset: usize) -> Option<u64>;
+}
+
+/// A software ConnectX.
+pub struct Device {
+    shared: Shared,
+    guid: u64,
+    qps: BTreeMap<u32, Qp>,
+    pds: BTreeSet<u32>,
+    xrcds: BTreeSet<u32>,
+    uars: BTreeMap<u32, Box<dyn UarPage>>,
+    multicast: BTreeSet<(Gid, u32)>,
+    next_number: u32,
+    turn: u64,
+    dead: bool,
+}
+
+impl Device {
+    /// A device by itself. To send to others it has to be part of a [`Fabric`](crate::Fabric).
+    pub fn new(spec: DeviceSpec) -> Self {
+        let DeviceSpec { name, memory, ports, guid, punish } = spec;
+        let shared = Shared {
+            name,
+            memory,
+            mkeys: Mkeys::default(),
+            cqs: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            ports,
+            events: VecDeque::new(),
+            reports: vec![],
+            out: vec![],
+            now: Duration::ZERO,
+            clock_khz: CLOCK_KHZ,
+            punish,
+            progress: false,
+        };
+        Self {
+            shared,
+            guid,
+            qps: BTreeMap::new(),
+            pds: BTreeSet::new(),
+            xrcds: BTreeSet::new(),
+            uars: BTreeMap::new(),
+            multicast: BTreeSet::new(),
+            next_number: 0,
+            turn: 0,
+            dead: false,
+        }
+    }
+
+    /// Name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Node GUID.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// Ports, port 1 first.
+    pub fn ports(&self) -> &[Port] {
+        &self.shared.ports
+    }
+
+    /// The memory that its addresses mean.
+    pub fn memory(&self) -> &Arc<dyn Memory> {
+        &self.shared.memory
+    }
+
+    /// Whether the device has died.
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    /// Which misuses hurt from now on.
+    pub fn set_punish(&mut self, punish: Punish) {
+        self.shared.punish = punish;
+    }
+
+    /// Takes out what happened besides completions.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        self.shared.events.drain(..).collect()
+    }
+
+    /// Takes out what programs did wrong.
+    pub fn take_reports(&mut self) -> Vec<Report> {
+        std::mem::take(&mut self.shared.reports)
+    }
+
+    /// A number that no object of the device has: small, and never used before.
+    fn number(&mut self, from: u32) -> u32 {
+        self.next_number += 1;
+        from + self.next_number
+    }
+
+    /// Makes a protection domain.
+    pub fn alloc_pd(&mut self) -> u32 {
+        let pd = self.number(0x20);
+        self.pds.insert(pd);
+        pd
+    }
+
+    /// Ends a protection domain.
+    pub fn dealloc_pd(&mut self, pd: u32) -> Result<(), Refusal> {
+        let used = self.qps.values().any(|q| q.spec.pd == pd) || self.shared.srqs.values().any(|s| s.pd == pd);
+        if used {
+            return Err(Refusal::Busy);
+        }
+        self.pds.remove(&pd).then_some(()).ok_or(Refusal::NoObject)
+    }
+
+    /// Makes an XRC domain.
+    pub fn alloc_xrcd(&mut self) -> u32 {
+        let xrcd = self.number(0x20);
+        self.xrcds.insert(xrcd);
+        xrcd
+    }
+
+    /// Ends an XRC domain.
+    pub fn dealloc_xrcd(&mut self, xrcd: u32) -> Result<(), Refusal> {
+        self.xrcds.remove(&xrcd).then_some(()).ok_or(Refusal::NoObject)
+    }
+
+    /// Makes a memory key; its low byte is chosen here. Returns the key.
+    pub fn create_mkey(&mut self, mkey: Mkey) -> u32 {
+        self.shared.mkeys.insert(mkey)
+    }
+
+    /// Ends a memory key, whatever its low byte is now. A region with a window bound to it stays.
+    pub fn destroy_mkey(&mut self, key: u32) -> Result<(), Refusal> {
+        if self.shared.mkeys.is_bound(key) {
+            return Err(Refusal::Busy);
+        }
+        self.shared.mkeys.remove(key).map(drop).ok_or(Refusal::NoObject)
+    }
+
+    /// The entry of a memory key, whatever its low byte is now.
+    pub fn mkey(&mut self, key: u32) -> Option<&mut Mkey> {
+        self.shared.mkeys.entry(key)
+    }
+
+    /// Adds a UAR page that has to be looked at. A front that is told of each store calls [`Self::doorbell`] instead.
+    pub fn add_uar(&mut self, page: u32, registers: Box<dyn UarPage>) {
+        self.uars.insert(page, registers);
+    }
+
+    /// Takes a UAR page away.
+    pub fn remove_uar(&mut self, page: u32) -> Result<(), Refusal> {
+        let used = self.qps.values().any(|q| q.spec.uar_page == page)
+            || self.shared.cqs.values().any(|c| c.spec.uar_page == page);
+        if used {
+            return Err(Refusal::Busy);
+        }
+        self.uars.remove(&page).map(drop).ok_or(Refusal::NoObject)
+    }
+
+    /// A number for a new UAR page.
+    pub fn uar_number(&mut self) -> u32 {
+        self.number(2)
+    }
+
+    /// Makes a completion queue and returns its number.
+    pub fn create_cq(&mut self, spec: CqSpec) -> Result<u32, Refusal> {
+        if !matches!(spec.entry_bytes, 64 | 128) || spec.log2_size > 22 || spec.ring.len() < spec.entry_bytes << spec.log2_size
+        {
+            return Err(Refusal::BadParam);
+        }
+        let cq = Cq::new(spec, &*self.shared.memory)?;
+        let cqn = self.number(0x400);
+        self.shared.cqs.insert(cqn, cq);
+        Ok(cqn)
+    }
+
+    /// A completion queue.
+    pub fn cq(&self, cqn: u32) -> Option<&Cq> {
+        self.shared.cqs.get(&cqn)
+    }
+
+    /// Moves a completion queue to another ring.
+    pub fn resize_cq(&mut self, cqn: u32, ring: crate::memory::Buffer, log2_size: u32) -> Result<(), Refusal> {
+        let cq = self.shared.cqs.get_mut(&cqn).ok_or(Refusal::NoObject)?;
+        cq.resize(&*self.shared.memory, ring, log2_size)?.ok_or(Refusal::BadState)
+    }
+
+    /// Ends a completion queue.
+    pub fn destroy_cq(&mut self, cqn: u32) -> Result<(), Refusal> {
+        let used = self.qps.values().any(|q| q.spec.send_cq == cqn || q.spec.recv_cq == cqn)
+            || self.shared.srqs.values().any(|s| s.xrc.is_some_and(|x| x.cqn == cqn));
+        if used {
+            return Err(Refusal::Busy);
+        }
+        self.shared.cqs.remove(&cqn).map(drop).ok_or(Refusal::NoObject)
+    }
+
+    /// Makes a shared receive queue, for XRC if `xrc` says so, and returns its number.
+    pub fn create_srq(&mut self, pd: u32, spec: RecvSpec, xrc: Option<XrcSrq>, limit: u16) -> u32 {
+        let srqn = self.number(0x1000);
+        self.shared.srqs.insert(srqn, Srq { queue: RecvQueue::new(spec), pd, xrc, limit });
+        srqn
+    }
+
+    /// Asks for an event when fewer than `limit` WQEs are left, at once if so now.
+    pub fn arm_srq(&mut self, srqn: u32, limit: u16) -> Result<(), Refusal> {
+        self.shared.srqs.get_mut(&srqn).ok_or(Refusal::NoObject)?.limit = limit;
+        self.refresh_srqs();
+        let srq = self.shared.srqs.get_mut(&srqn).ok_or(Refusal::NoObject)?;
+        if srq.queue.ready() < usize::from(srq.limit) {
+            srq.limit = 0;
+            self.shared.events.push_back(Event::SrqLimit { srqn });
+        }
+        Ok(())
+    }
+
+    /// The limit that is waited for; zero: none.
+    pub fn srq_limit(&self, srqn: u32) -> Option<u16> {
+        self.shared.srqs.get(&srqn).map(|s| s.limit)
+    }
+
+    /// Ends a shared receive queue.
+    pub fn destroy_srq(&mut self, srqn: u32) -> Result<(), Refusal> {
+        if self.qps.values().any(|q| q.spec.srq == Some(srqn)) {
+            return Err(Refusal::Busy);
+        }
+        self.shared.srqs.remove(&srqn).map(drop).ok_or(Refusal::NoObject)
+    }
+
+    /// Makes a queue pair and returns its number.
+    pub fn create_qp(&mut self, spec: QpSpec) -> Result<u32, Refusal> {
+        let cqs = &self.shared.cqs;
+        let sends = spec.kind != QpKind::XrcTgt;
+        let receives = !matches!(spec.kind, QpKind::XrcIni | QpKind::XrcTgt);
+        if sends && !cqs.contains_key(&spec.send_cq)
+            || receives && !cqs.contains_key(&spec.recv_cq)
+            || spec.srq.is_some_and(|s| !self.shared.srqs.contains_key(&s))
+        {
+            return Err(Refusal::NoObject);
+        }
+        let qpn = self.number(0x4_0000);
+        self.qps.insert(qpn, Qp::new(qpn, spec));
+        Ok(qpn)
+    }
+
+    /// State and attributes of a queue pair; its PSNs are the next ones.
+    pub fn query_qp(&self, qpn: u32) -> Option<(QpState, QpAttr)> {
+        let qp = self.qps.get(&qpn)?;
+        let mut attr = qp.attr.clone();
+        if qp.state >= QpState::Rtr {
+            (attr.sq_psn, attr.rq_psn) = qp.psns();
+        }
+        Some((qp.state, attr))
+    }
+
+    /// Changes attributes, then the state.
+    pub fn modify_qp(
+        &mut self,
+        qpn: u32,
+        change: impl FnOnce(&mut QpAttr),
+        state: Option<QpState>,
+    ) -> Result<(), Refusal> {
+        let qp = self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?;
+        change(&mut qp.attr);
+        if let Some(state) = state {
+            let from = qp.state;
+            let legal = matches!(
+                (from, state),
+                (_, QpState::Reset | QpState::Err)
+                    | (QpState::Reset | QpState::Init, QpState::Init)
+                    | (QpState::Init, QpState::Rtr)
+                    | (QpState::Rtr | QpState::Rts | QpState::Sqe | QpState::Sqd, QpState::Rts)
+                    | (QpState::Rts | QpState::Sqd, QpState::Sqd)
+            );
+            if !legal {
+                return Err(Refusal::BadState);
+            }
+            if from != state || state == QpState::Reset {
+                qp.enter(state, &mut self.shared);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a queue pair. From then on the device writes nothing for it.
+    pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), Refusal> {
+        if self.multicast.iter().any(|(_, q)| *q == qpn) {
+            return Err(Refusal::Busy);
+        }
+        self.qps.remove(&qpn).map(drop).ok_or(Refusal::NoObject)
+    }
+
+    /// Delivers datagrams sent to a multicast GID to the queue pair, too.
+    pub fn attach_multicast(&mut self, gid: Gid, qpn: u32) -> Result<(), Refusal> {
+        if !self.qps.get(&qpn).is_some_and(|q| q.spec.kind == QpKind::Ud) {
+            return Err(Refusal::BadParam);
+        }
+        self.multicast.insert((gid, qpn));
+        Ok(())
+    }
+
+    /// Ends it.
+    pub fn detach_multicast(&mut self, gid: Gid, qpn: u32) -> Result<(), Refusal> {
+        self.multicast.remove(&(gid, qpn)).then_some(()).ok_or(Refusal::BadParam)
+    }
+
+    /// A store of 8 bytes into a UAR page, `value` as the bytes are in memory, first byte most significant.
+    pub fn doorbell(&mut self, page: u32, offset: usize, value: u64) {
+        if self.dead {
+            return;
+        }
+        self.shared.progress = true;
+        let is_cq = offset == doorbell::CQ;
+        let number = if is_cq { value as u32 & 0xff_ffff } else { SendRing::names(value) };
+        let known = if is_cq {
+            self.shared.cqs.get(&number).is_some_and(|c| c.spec.uar_page == page)
+        } else {
+            self.qps.get(&number).is_some_and(|q| q.spec.uar_page == page)
+        };
+        if !known {
+            self.shared.report(number, None, Misuse::UnknownDoorbell { value });
+        }
+        if is_cq {
+            let of_page: Vec<u32> =
+                self.shared.cqs.iter().filter(|(_, c)| c.spec.uar_page == page).map(|(n, _)| *n).collect();
+            for cqn in of_page {
+                self.arm_cq(cqn, (cqn == number).then_some((value >> 32) as u32));
+            }
+        } else {
+            // A register holds the last doorbell only: the others of the page may have rung before it.
+            for qp in self.qps.values_mut().filter(|q| q.spec.uar_page == page) {
+                qp.ring(&mut self.shared, (qp.qpn == number).then_some(value));
+            }
+        }
+    }
+
+    fn arm_cq(&mut self, cqn: u32, word: Option<u32>) {
+        let Some(cq) = self.shared.cqs.get_mut(&cqn) else { return };
+        let misuse = match cq.arm(&*self.shared.memory, word) {
+            Ok((wakes, misuse)) => {
+                if wakes {
+                    self.shared.events.push_back(Event::Completion { cqn });
+                }
+                misuse
+            }
+            Err(BusError { address }) => Some(Misuse::RingMemory { address }),
+        };
+        if let Some(misuse) = misuse {
+            self.shared.report(cqn, None, misuse);
+        }
+    }
+
+    fn poll_uars(&mut self) {
+        let mut rung = vec![];
+        for (page, registers) in &mut self.uars {
+            let sends = (0..doorbell::SEND_COUNT).map(|i| doorbell::SEND + i * doorbell::SEND_STRIDE);
+            for offset in sends.chain([doorbell::CQ]) {
+                rung.extend(registers.take(offset).map(|value| (*page, offset, value)));
+            }
+        }
+        for (page, offset, value) in rung {
+            self.doorbell(page, offset, value);
+        }
+    }
+
+    fn refresh_srqs(&mut self) {
+        let mut srqs = std::mem::take(&mut self.shared.srqs);
+        for (srqn, srq) in &mut srqs {
+            srq.queue.refresh(&mut self.shared, *srqn, Asker { pd: srq.pd, qpn: 0xff_ffff });
+        }
+        self.shared.srqs = srqs;
+    }
+
+    /// One turn at time `now`: looks at doorbells, then lets each queue pair work. Returns the packets that leave.
+    pub fn work(&mut self, now: Duration) -> Vec<Packet> {
+        self.shared.now = now;
+        if self.dead {
+            return vec![];
+        }
+        self.poll_uars();
+        self.refresh_srqs();
+        self.turn += 1;
+        if self.shared.punish.reorder && self.turn.is_multiple_of(2) {
+            for qp in self.qps.values_mut().rev() {
+                qp.work(&mut self.shared);
+            }
+        } else {
+            for qp in self.qps.values_mut() {
+                qp.work(&mut self.shared);
+            }
+        }
+        std::mem::take(&mut self.shared.out)
+    }
+
+    /// A packet from outside arrives.
+    pub fn receive(&mut self, packet: Packet) {
+        if self.dead || !self.shared.ports.iter().any(|p| p.accepts(&packet.route)) {
+            return;
+        }
+        const MULTICAST_QPN: u32 = 0xff_ffff;
+        if packet.dest_qpn != MULTICAST_QPN {
+            if let Some(qp) = self.qps.get_mut(&packet.dest_qpn) {
+                qp.receive(packet, &mut self.shared);
+            }
+            return;
+        }
+        let Some(gid) = packet.route.grh.as_ref().map(|g| g.dgid) else { return };
+        let attached: Vec<u32> = self.multicast.iter().filter(|(g, _)| *g == gid).map(|(_, q)| *q).collect();
+        for qpn in attached {
+            if let Some(qp) = self.qps.get_mut(&qpn)
+                && !(qp.spec.block_multicast_loopback && qpn == packet.src_qpn)
+            {
+                qp.receive(packet.clone(), &mut self.shared);
+            }
+        }
+    }
+
+    /// Whether something happened since this was last asked.
+    pub fn take_progress(&mut self) -> bool {
+        std::mem::take(&mut self.shared.progress)
+    }
+
+    /// When something is due although nothing comes in.
+    pub fn deadline(&self) -> Option<Duration> {
+        if self.dead { None } else { self.qps.values().filter_map(Qp::deadline).min() }
+    }
+
+    /// Fault: the next send WQE of the queue pair fails with `syndrome`.
+    pub fn fail_next_send(&mut self, qpn: u32, syndrome: Syndrome) -> Result<(), Refusal> {
+        self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?.inject_send = Some(syndrome);
+        Ok(())
+    }
+
+    /// Fault: the next receive WQE that the queue pair uses fails with `syndrome`, and the sender hears of it.
+    pub fn fail_next_receive(&mut self, qpn: u32, syndrome: Syndrome) -> Result<(), Refusal> {
+        self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?.inject_recv = Some(syndrome);
+        Ok(())
+    }
+
+    /// Fault: the queue pair does nothing at all, until it is told to go on.
+    pub fn set_stuck(&mut self, qpn: u32, stuck: bool) -> Result<(), Refusal> {
+        self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?.stuck = stuck;
+        self.shared.progress = true;
+        Ok(())
+    }
+
+    /// Fault: the queue pair goes to error, and software is told.
+    pub fn kill_qp(&mut self, qpn: u32) -> Result<(), Refusal> {
+        let qp = self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?;
+        self.shared.events.push_back(Event::QpFatal { qpn });
+        if qp.state != QpState::Err {
+            qp.enter(QpState::Err, &mut self.shared);
+        }
+        Ok(())
+    }
+
+    /// Fault: the completion queue breaks as if overrun.
+    pub fn overrun_cq(&mut self, cqn: u32) -> Result<(), Refusal> {
+        if self.shared.cqs.get_mut(&cqn).ok_or(Refusal::NoObject)?.break_down() {
+            self.shared.events.push_back(Event::CqError { cqn });
+        }
+        Ok(())
+    }
+
+    /// Fault: an event out of the blue.
+    pub fn raise(&mut self, event: Event) {
+        self.shared.events.push_back(event);
+        self.shared.progress = true;
+    }
+
+    /// Fault: the port goes down or comes back.
+    pub fn set_port_active(&mut self, port: u8, active: bool) -> Result<(), Refusal> {
+        let entry = self.shared.ports.get_mut(usize::from(port).wrapping_sub(1)).ok_or(Refusal::NoObject)?;
+        if std::mem::replace(&mut entry.active, active) != active {
+            let change = if active { PortChange::Active } else { PortChange::Down };
+            self.raise(Event::Port { port, change });
+        }
+        Ok(())
+    }
+
+    /// Gives an InfiniBand port another LID, as a subnet manager does.
+    pub fn set_lid(&mut self, port: u8, new: u16) -> Result<(), Refusal> {
+        match &mut self.shared.ports.get_mut(usize::from(port).wrapping_sub(1)).ok_or(Refusal::NoObject)?.link {
+            Link::InfiniBand { lid } => *lid = new,
+            Link::Ethernet { .. } => return Err(Refusal::BadParam),
+        }
+        self.raise(Event::Port { port, change: PortChange::Lid });
+        Ok(())
+    }
+
+    /// Sets a place of a port's GID table, as the network stack does when an address comes or goes.
+    pub fn set_gid(&mut self, port: u8, index: usize, entry: Option<crate::port::GidEntry>) -> Result<(), Refusal> {
+        let gids = &mut self.shared.ports.get_mut(usize::from(port).wrapping_sub(1)).ok_or(Refusal::NoObject)?.gids;
+        *gids.get_mut(index).ok_or(Refusal::BadParam)? = entry;
+        self.raise(Event::Port { port, change: PortChange::Gid });
+        Ok(())
+    }
+
+    /// Fault: the device dies. It does nothing any more.
+    pub fn die(&mut self) {
+        if !std::mem::replace(&mut self.dead, true) {
+            self.raise(Event::Fatal);
+        }
+    }
+
+    /// Numbers of all queue pairs, completion queues and shared receive queues.
+    pub fn numbers(&self) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
+        let Shared { cqs, srqs, .. } = &self.shared;
+        (self.qps.keys().copied().collect(), cqs.keys().copied().collect(), srqs.keys().copied().collect())
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (qps, cqs, srqs) = self.numbers();
+        f.debug_struct("Device")
+            .field("name", &self.shared.name)
+            .field("qps", &qps)
+            .field("cqs", &cqs)
+            .field("srqs", &srqs)
+            .field("dead", &self.dead)
+            .finish()
+    }
+}

@@ -1,0 +1,232 @@
+//! The fabric: the devices of a simulation, the network between them, and time.
+
+use crate::device::{Device, DeviceSpec};
+use crate::packet::Packet;
+use crate::report::Report;
+use crate::wire::{Disturbance, Verdict, Wire};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A place of a device in its fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId(pub usize);
+
+/// Devices and the network between them. Clones are the same fabric.
+///
+/// Nothing happens unless the fabric is stepped, or [spawned](Self::spawn) on a thread of its own. Stepped, it is
+/// deterministic: the same seed and the same calls give the same bytes.
+///
+/// ```
+/// use softcx::{Disturbance, Fabric};
+/// use std::time::Duration;
+///
+/// let fabric = Fabric::new(1);
+/// fabric.disturb(Disturbance { loss: 0.01, ..Disturbance::default() });
+/// assert!(!fabric.step(Duration::from_micros(1)), "nobody is there");
+/// ```
+#[derive(Clone)]
+pub struct Fabric(Arc<Mutex<World>>);
+
+struct World {
+    devices: Vec<Device>,
+    wire: Wire,
+    now: Duration,
+    /// Called after each step: fronts hand events on.
+    listeners: Vec<Box<dyn FnMut(DeviceId, &mut Device) + Send>>,
+}
+
+impl Fabric {
+    /// An empty fabric. All chance in it comes from `seed`.
+    pub fn new(seed: u64) -> Self {
+        let world = World { devices: vec![], wire: Wire::new(seed), now: Duration::ZERO, listeners: vec![] };
+        Self(Arc::new(Mutex::new(world)))
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a device.
+    pub fn add(&self, spec: DeviceSpec) -> DeviceId {
+        let mut world = self.world();
+        world.devices.push(Device::new(spec));
+        DeviceId(world.devices.len() - 1)
+    }
+
+    /// How many devices there are.
+    pub fn len(&self) -> usize {
+        self.world().devices.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Looks at a device, or does something to it: every fault is a method of [`Device`].
+    ///
+    /// # Panics
+    ///
+    /// If `id` is another fabric's.
+    pub fn with<T>(&self, id: DeviceId, f: impl FnOnce(&mut Device) -> T) -> T {
+        let mut world = self.world();
+        let result = f(&mut world.devices[id.0]);
+        world.tell_listeners();
+        result
+    }
+
+    /// Calls `f` after each step and each [`with`](Self::with), for each device: to hand its events on.
+    pub(crate) fn listen(&self, f: impl FnMut(DeviceId, &mut Device) + Send + 'static) {
+        self.world().listeners.push(Box::new(f));
+    }
+
+    /// What the network does to packets from now on.
+    pub fn disturb(&self, disturbance: Disturbance) {
+        self.world().wire.disturbance = disturbance;
+    }
+
+    /// Looks at each packet that leaves a device, and may lose it.
+    pub fn filter(&self, filter: impl FnMut(&Packet) -> Verdict + Send + 'static) {
+        self.world().wire.filter = Some(Box::new(filter));
+    }
+
+    /// Ends [`filter`](Self::filter).
+    pub fn no_filter(&self) {
+        self.world().wire.filter = None;
+    }
+
+    /// Packets lost so far.
+    pub fn lost(&self) -> u64 {
+        self.world().wire.lost
+    }
+
+    /// Takes out what programs did wrong, on all devices. Empty at the end of a good program.
+    pub fn take_reports(&self) -> Vec<Report> {
+        self.world().devices.iter_mut().flat_map(Device::take_reports).collect()
+    }
+
+    /// The time of the last step.
+    pub fn now(&self) -> Duration {
+        self.world().now
+    }
+
+    /// One step at time `now`, which never goes back: packets arrive, doorbells are seen, queue pairs work. True if
+    /// anything happened.
+    pub fn step(&self, now: Duration) -> bool {
+        self.world().step(now)
+    }
+
+    /// When the next thing happens although nobody rings: a packet arrives, or a timer runs out.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.world().deadline()
+    }
+
+    /// Steps until nothing happens any more, moving time on from deadline to deadline, for at most `limit`. True if the
+    /// fabric came to rest.
+    pub fn settle(&self, limit: Duration) -> bool {
+        let mut world = self.world();
+        let end = world.now + limit;
+        loop {
+            let now = world.now;
+            if world.step(now) {
+                continue;
+            }
+            match world.deadline() {
+                None => return true,
+                Some(at) if at > end => return false,
+                Some(at) => world.now = at.max(now),
+            }
+        }
+    }
+
+    /// Runs the fabric on a thread, in real time, until the returned value is dropped.
+    pub fn spawn(&self) -> Engine {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (fabric, flag) = (self.clone(), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || fabric.run(&flag));
+        Engine { stop, thread: Some(thread) }
+    }
+
+    fn run(&self, stop: &AtomicBool) {
+        let (base, start) = (self.now(), Instant::now());
+        let mut idle = 0_u32;
+        // Relaxed: the flag carries nothing but itself.
+        while !stop.load(Ordering::Relaxed) {
+            if self.step(base + start.elapsed()) {
+                idle = 0;
+                continue;
+            }
+            idle = idle.saturating_add(1);
+            match idle {
+                0..64 => std::hint::spin_loop(),
+                64..1024 => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+    }
+}
+
+impl World {
+    fn step(&mut self, now: Duration) -> bool {
+        self.now = self.now.max(now);
+        let arrived = self.wire.arrived(self.now);
+        let mut progress = !arrived.is_empty();
+        for packet in arrived {
+            let hears = |d: &&mut Device| d.ports().iter().any(|p| p.accepts(&packet.route));
+            for device in self.devices.iter_mut().filter(hears) {
+                device.receive(packet.clone());
+            }
+        }
+        for device in &mut self.devices {
+            let up: Vec<bool> = device.ports().iter().map(|p| p.active).collect();
+            for packet in device.work(self.now) {
+                // A port that is down sends nothing; all ports of a device are of one subnet here.
+                if up.iter().any(|up| *up) {
+                    self.wire.send(self.now, packet);
+                }
+            }
+            progress |= device.take_progress();
+        }
+        self.tell_listeners();
+        progress
+    }
+
+    fn tell_listeners(&mut self) {
+        let World { devices, listeners, .. } = self;
+        for listener in listeners {
+            for (i, device) in devices.iter_mut().enumerate() {
+                listener(DeviceId(i), device);
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        self.devices.iter().filter_map(Device::deadline).chain(self.wire.next_arrival()).min()
+    }
+}
+
+impl std::fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let world = self.world();
+        f.debug_struct("Fabric").field("now", &world.now).field("devices", &world.devices).finish()
+    }
+}
+
+/// A fabric that runs on a thread of its own, until this is dropped.
+#[derive(Debug)]
+pub struct Engine {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the engine was printed by its thread; a destructor adds nothing to it.
+            let _ = thread.join();
+        }
+    }
+}
