@@ -92,17 +92,11 @@ pub(crate) struct RecvQueue {
     /// Linked list: where the next WQE is.
     next: u16,
     ready: VecDeque<RecvWqe>,
-    taken: u16,
 }
 
 impl RecvQueue {
     pub fn new(spec: RecvSpec) -> Self {
-        Self { spec, fetched: 0, next: 0, ready: VecDeque::new(), taken: 0 }
-    }
-
-    /// WQEs taken so far.
-    pub fn taken(&self) -> u16 {
-        self.taken
+        Self { spec, fetched: 0, next: 0, ready: VecDeque::new() }
     }
 
     /// WQEs that are ready.
@@ -148,7 +142,6 @@ impl RecvQueue {
     /// Takes the oldest WQE out, and scribbles over its segments: software may not count on them any more.
     pub fn take(&mut self, shared: &mut Shared) -> Option<RecvWqe> {
         let wqe = self.ready.pop_front()?;
-        self.taken = self.taken.wrapping_add(1);
         if shared.punish.scribble {
             let segments = (1 << self.spec.log2_stride) - if self.spec.linked { wqe::srq_next::BYTES } else { 0 };
             // It was read from there, so it can be written.

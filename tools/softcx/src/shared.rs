@@ -61,8 +61,11 @@ impl Shared {
     /// completes into it cannot go on.
     pub fn complete(&mut self, cqn: u32, mut entry: Cqe) -> bool {
         self.progress = true;
-        let ticks = (self.now.as_nanos() * u128::from(self.clock_khz) / 1_000_000) as u64;
-        entry.put(cqe::TIMESTAMP, &ticks.to_be_bytes());
+        // An entry in error has its syndrome where others have the time.
+        if !matches!(entry.opcode(), cqe::opcode::REQ_ERR | cqe::opcode::RESP_ERR) {
+            let ticks = (self.now.as_nanos() * u128::from(self.clock_khz) / 1_000_000) as u64;
+            entry.put(cqe::TIMESTAMP, &ticks.to_be_bytes());
+        }
         let Some(cq) = self.cqs.get_mut(&cqn) else { return false };
         match cq.post(&*self.memory, &entry) {
             Ok(Posted::Quiet) => true,

@@ -36,8 +36,9 @@ pub(super) struct Requester {
     sent: u32,
     /// First PSN of the next WQE.
     end: u32,
-    retries_left: u8,
-    rnr_left: u8,
+    /// Times that it was tried again since something moved: after silence or loss, and because the receiver was not ready.
+    tries: u8,
+    rnr_tries: u8,
     /// Receiver not ready: silence until then.
     rnr_until: Option<Duration>,
     /// The answer to `una` is overdue then.
@@ -48,6 +49,8 @@ pub(super) struct Requester {
     stopped: bool,
     /// The WQE before was a UMR.
     after_umr: bool,
+    /// Software was told that the queue has drained.
+    drained: bool,
 }
 
 /// A WQE begun.
@@ -82,8 +85,6 @@ impl Requester {
             cursor: attr.sq_psn,
             sent: attr.sq_psn,
             end: attr.sq_psn,
-            retries_left: attr.retry_count,
-            rnr_left: attr.rnr_retry,
             ..Self::default()
         }
     }
@@ -152,9 +153,9 @@ impl Qp {
     pub(super) fn drain(&mut self, shared: &mut Shared) {
         self.watch_time(shared);
         while self.requester.cursor != self.requester.end && self.requester.rnr_until.is_none() && self.send_next(shared) {}
-        let busy = !self.requester.pending.is_empty();
         self.retire(shared);
-        if busy && self.requester.pending.is_empty() && self.state == QpState::Sqd {
+        let drained = self.requester.pending.is_empty() && self.state == QpState::Sqd;
+        if drained && !std::mem::replace(&mut self.requester.drained, true) {
             shared.events.push_back(Event::SqDrained { qpn: self.qpn });
         }
     }
@@ -180,15 +181,13 @@ impl Qp {
 
     /// Goes back to the oldest packet without an answer, if there is a try left.
     fn try_again(&mut self, shared: &mut Shared) {
-        match self.requester.retries_left.checked_sub(1) {
-            Some(left) => {
-                self.requester.retries_left = left;
-                self.requester.go_back();
-                self.restart_timer(shared);
-                shared.progress = true;
-            }
-            None => self.fail_oldest(Syndrome::RETRY_EXCEEDED),
+        if self.requester.tries >= self.attr.retry_count {
+            return self.fail_oldest(Syndrome::RETRY_EXCEEDED);
         }
+        self.requester.tries += 1;
+        self.requester.go_back();
+        self.restart_timer(shared);
+        shared.progress = true;
     }
 
     fn fail_oldest(&mut self, syndrome: Syndrome) {
@@ -246,6 +245,7 @@ impl Qp {
             Work::Umr(change) => self.change_key(shared, change, &image).err(),
             _ => None,
         });
+        self.requester.drained = false;
         self.requester.after_umr = matches!(wqe.work, Work::Umr(_));
         let packets = match wqe.work {
             _ if failed.is_some() => 0,
@@ -504,8 +504,7 @@ impl Qp {
             _ => false,
         };
         if self.requester.una != before {
-            self.requester.retries_left = self.attr.retry_count;
-            self.requester.rnr_left = self.attr.rnr_retry;
+            (self.requester.tries, self.requester.rnr_tries) = (0, 0);
             self.requester.implied = false;
             if psn::ahead(self.requester.una, self.requester.cursor) > 0 {
                 self.requester.cursor = self.requester.una;
@@ -523,11 +522,12 @@ impl Qp {
 
     /// The other side has no receive WQE: it is left alone for the time that it asked for.
     fn receiver_not_ready(&mut self, shared: &Shared, timer: u8) {
-        if self.attr.rnr_retry != 7 {
-            match self.requester.rnr_left.checked_sub(1) {
-                Some(left) => self.requester.rnr_left = left,
-                None => return self.fail_oldest(Syndrome::RNR_RETRY_EXCEEDED),
+        const FOR_EVER: u8 = 7;
+        if self.attr.rnr_retry != FOR_EVER {
+            if self.requester.rnr_tries >= self.attr.rnr_retry {
+                return self.fail_oldest(Syndrome::RNR_RETRY_EXCEEDED);
             }
+            self.requester.rnr_tries += 1;
         }
         self.requester.rnr_until = Some(shared.now + super::responder::rnr_delay(timer));
         self.requester.timer = None;

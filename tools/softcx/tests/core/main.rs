@@ -1,0 +1,11 @@
+//! The device without any driver: WQEs and CQEs are written and read here byte by byte, from the field tables.
+
+mod bench;
+mod cq;
+mod errors;
+mod faults;
+mod misuse;
+mod opcodes;
+mod random;
+mod srq;
+mod windows;
