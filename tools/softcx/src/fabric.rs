@@ -1,7 +1,8 @@
 //! The fabric: the devices of a simulation, the network between them, and time.
 
 use crate::device::{Device, DeviceSpec};
-use crate::packet::Packet;
+use crate::packet::{Gid, Mac, Network, Packet};
+use crate::port::Link;
 use crate::report::Report;
 use crate::wire::{Disturbance, Verdict, Wire};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,18 +30,23 @@ pub struct DeviceId(pub usize);
 #[derive(Clone)]
 pub struct Fabric(Arc<Mutex<World>>);
 
+type Listener = Box<dyn FnMut(DeviceId, &mut Device) + Send>;
+type Clock = Box<dyn FnMut(Duration) -> bool + Send>;
+
 struct World {
     devices: Vec<Device>,
     wire: Wire,
     now: Duration,
     /// Called after each step: fronts hand events on.
-    listeners: Vec<Box<dyn FnMut(DeviceId, &mut Device) + Send>>,
+    listeners: Vec<Listener>,
+    /// Called with the time of each step while they return true.
+    clocks: Vec<Clock>,
 }
 
 impl Fabric {
     /// An empty fabric. All chance in it comes from `seed`.
     pub fn new(seed: u64) -> Self {
-        let world = World { devices: vec![], wire: Wire::new(seed), now: Duration::ZERO, listeners: vec![] };
+        let world = World { devices: vec![], wire: Wire::new(seed), now: Duration::ZERO, listeners: vec![], clocks: vec![] };
         Self(Arc::new(Mutex::new(world)))
     }
 
@@ -80,6 +86,24 @@ impl Fabric {
     /// Calls `f` after each step and each [`with`](Self::with), for each device: to hand its events on.
     pub(crate) fn listen(&self, f: impl FnMut(DeviceId, &mut Device) + Send + 'static) {
         self.world().listeners.push(Box::new(f));
+    }
+
+    /// Calls `clock` now and with the time of each step, until it returns false.
+    pub(crate) fn watch_time(&self, mut clock: impl FnMut(Duration) -> bool + Send + 'static) {
+        let mut world = self.world();
+        if clock(world.now) {
+            world.clocks.push(Box::new(clock));
+        }
+    }
+
+    /// The Ethernet address of the port that has a GID.
+    pub(crate) fn find_mac(&self, gid: &Gid, network: Network) -> Option<Mac> {
+        let world = self.world();
+        let mut ports = world.devices.iter().flat_map(|d| d.ports());
+        ports.find_map(|port| match port.link {
+            Link::Ethernet { mac } if port.gids.iter().flatten().any(|e| e.gid == *gid && e.network == network) => Some(mac),
+            _ => None,
+        })
     }
 
     /// What the network does to packets from now on.
@@ -171,6 +195,8 @@ impl Fabric {
 impl World {
     fn step(&mut self, now: Duration) -> bool {
         self.now = self.now.max(now);
+        let now = self.now;
+        self.clocks.retain_mut(|clock| clock(now));
         let arrived = self.wire.arrived(self.now);
         let mut progress = !arrived.is_empty();
         for packet in arrived {

@@ -14,6 +14,7 @@ mod recv;
 mod report;
 mod shared;
 mod syndrome;
+mod uverbs;
 mod wire;
 mod wqe;
 
@@ -30,5 +31,6 @@ pub use recv::{POISON, RecvSpec, SCRIBBLE, Sge, XrcSrq};
 pub use report::{Misuse, Report, WqeImage};
 pub use shared::Punish;
 pub use syndrome::Syndrome;
+pub use uverbs::{SimDevice, SimHost};
 pub use wire::{Disturbance, Verdict};
 pub use wqe::{Atomic, Av, Segment, SendWqe, Umr, Work};
