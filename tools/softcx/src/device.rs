@@ -59,6 +59,10 @@ impl From<BusError> for Refusal {
 pub trait UarPage: Send {
     /// Takes what was written into the 8-byte register at `offset` since the last call, most significant byte first.
     fn take(&mut self, offset: usize) -> Option<u64>;
+
+    /// The rest of a BlueFlame copy behind the register at `offset`: bytes from `offset + 8` to `offset + 256`, if
+    /// anything was written there since the last call.
+    fn take_image(&mut self, offset: usize) -> Option<Vec<u8>>;
 }
 
 /// A software ConnectX.
@@ -222,7 +226,9 @@ impl Device {
 
     /// Makes a completion queue and returns its number.
     pub fn create_cq(&mut self, spec: CqSpec) -> Result<u32, Refusal> {
-        if !matches!(spec.entry_bytes, 64 | 128) || spec.log2_size > 22 || spec.ring.len() < spec.entry_bytes << spec.log2_size
+        if !matches!(spec.entry_bytes, 64 | 128)
+            || spec.log2_size > 22
+            || spec.ring.len() < spec.entry_bytes << spec.log2_size
         {
             return Err(Refusal::BadParam);
         }
@@ -282,7 +288,9 @@ impl Device {
         if self.qps.values().any(|q| q.spec.srq == Some(srqn)) {
             return Err(Refusal::Busy);
         }
-        self.shared.srqs.remove(&srqn).map(drop).ok_or(Refusal::NoObject)
+        let mut srq = self.shared.srqs.remove(&srqn).ok_or(Refusal::NoObject)?;
+        srq.queue.give_back(&mut self.shared, Asker { pd: srq.pd, qpn: 0xff_ffff });
+        Ok(())
     }
 
     /// Makes a queue pair and returns its number.
@@ -345,7 +353,9 @@ impl Device {
         if self.multicast.iter().any(|(_, q)| *q == qpn) {
             return Err(Refusal::Busy);
         }
-        self.qps.remove(&qpn).map(drop).ok_or(Refusal::NoObject)
+        let mut qp = self.qps.remove(&qpn).ok_or(Refusal::NoObject)?;
+        qp.give_back(&mut self.shared);
+        Ok(())
     }
 
     /// Delivers datagrams sent to a multicast GID to the queue pair, too.
@@ -413,11 +423,24 @@ impl Device {
         for (page, registers) in &mut self.uars {
             let sends = (0..doorbell::SEND_COUNT).map(|i| doorbell::SEND + i * doorbell::SEND_STRIDE);
             for offset in sends.chain([doorbell::CQ]) {
-                rung.extend(registers.take(offset).map(|value| (*page, offset, value)));
+                let Some(value) = registers.take(offset) else { continue };
+                let image = if offset == doorbell::CQ { None } else { registers.take_image(offset) };
+                rung.push((*page, offset, value, image));
             }
         }
-        for (page, offset, value) in rung {
+        for (page, offset, value, image) in rung {
             self.doorbell(page, offset, value);
+            if let Some(image) = image {
+                self.check_image(value, &image);
+            }
+        }
+    }
+
+    /// A whole WQE came with a doorbell: it must be the one in the ring. The WQE is fetched from the ring all the same.
+    fn check_image(&mut self, value: u64, image: &[u8]) {
+        let copy = [value.to_be_bytes().as_slice(), image].concat();
+        if let Some(qp) = self.qps.get(&SendRing::names(value)) {
+            qp.check_image(&mut self.shared, &copy);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::packet::{Gid, Mac, Network, Packet};
 use crate::port::Link;
 use crate::report::Report;
 use crate::wire::{Disturbance, Verdict, Wire};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,16 +28,22 @@ pub struct DeviceId(pub usize);
 /// assert!(!fabric.step(Duration::from_micros(1)), "nobody is there");
 /// ```
 #[derive(Clone)]
-pub struct Fabric(Arc<Mutex<World>>);
+pub struct Fabric(Arc<Inner>);
 
-type Listener = Box<dyn FnMut(DeviceId, &mut Device) + Send>;
+struct Inner {
+    world: Mutex<World>,
+    /// Calls that wait for the engine to let go of the world.
+    waiting: AtomicUsize,
+}
+
+type Listener = Box<dyn FnMut(DeviceId, &mut Device) -> bool + Send>;
 type Clock = Box<dyn FnMut(Duration) -> bool + Send>;
 
 struct World {
     devices: Vec<Device>,
     wire: Wire,
     now: Duration,
-    /// Called after each step: fronts hand events on.
+    /// Called after each step, while they return true: fronts hand events on.
     listeners: Vec<Listener>,
     /// Called with the time of each step while they return true.
     clocks: Vec<Clock>,
@@ -46,12 +52,17 @@ struct World {
 impl Fabric {
     /// An empty fabric. All chance in it comes from `seed`.
     pub fn new(seed: u64) -> Self {
-        let world = World { devices: vec![], wire: Wire::new(seed), now: Duration::ZERO, listeners: vec![], clocks: vec![] };
-        Self(Arc::new(Mutex::new(world)))
+        let world =
+            World { devices: vec![], wire: Wire::new(seed), now: Duration::ZERO, listeners: vec![], clocks: vec![] };
+        Self(Arc::new(Inner { world: Mutex::new(world), waiting: AtomicUsize::new(0) }))
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        // Relaxed: the count is a hint to the engine, and orders nothing.
+        self.0.waiting.fetch_add(1, Ordering::Relaxed);
+        let world = self.0.world.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        world
     }
 
     /// Adds a device.
@@ -83,8 +94,9 @@ impl Fabric {
         result
     }
 
-    /// Calls `f` after each step and each [`with`](Self::with), for each device: to hand its events on.
-    pub(crate) fn listen(&self, f: impl FnMut(DeviceId, &mut Device) + Send + 'static) {
+    /// Calls `f` after each step and each [`with`](Self::with), for each device, until it returns false: to hand its
+    /// events on.
+    pub(crate) fn listen(&self, f: impl FnMut(DeviceId, &mut Device) -> bool + Send + 'static) {
         self.world().listeners.push(Box::new(f));
     }
 
@@ -101,7 +113,9 @@ impl Fabric {
         let world = self.world();
         let mut ports = world.devices.iter().flat_map(|d| d.ports());
         ports.find_map(|port| match port.link {
-            Link::Ethernet { mac } if port.gids.iter().flatten().any(|e| e.gid == *gid && e.network == network) => Some(mac),
+            Link::Ethernet { mac } if port.gids.iter().flatten().any(|e| e.gid == *gid && e.network == network) => {
+                Some(mac)
+            }
             _ => None,
         })
     }
@@ -178,6 +192,10 @@ impl Fabric {
         let mut idle = 0_u32;
         // Relaxed: the flag carries nothing but itself.
         while !stop.load(Ordering::Relaxed) {
+            // A mutex is not fair: without this, commands could starve beside a busy engine.
+            while self.0.waiting.load(Ordering::Relaxed) > 0 {
+                std::thread::yield_now();
+            }
             if self.step(base + start.elapsed()) {
                 idle = 0;
                 continue;
@@ -221,11 +239,10 @@ impl World {
 
     fn tell_listeners(&mut self) {
         let World { devices, listeners, .. } = self;
-        for listener in listeners {
-            for (i, device) in devices.iter_mut().enumerate() {
-                listener(DeviceId(i), device);
-            }
-        }
+        listeners.retain_mut(|listener| {
+            let mut devices = devices.iter_mut().enumerate();
+            devices.all(|(i, device)| listener(DeviceId(i), device))
+        });
     }
 
     fn deadline(&self) -> Option<Duration> {

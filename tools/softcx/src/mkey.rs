@@ -230,13 +230,7 @@ impl Mkeys {
     }
 
     /// Reads memory through a key.
-    pub fn read(
-        &self,
-        memory: &dyn Memory,
-        asker: Asker,
-        range: KeyRange,
-        need: Access,
-    ) -> Result<Vec<u8>, KeyError> {
+    pub fn read(&self, memory: &dyn Memory, asker: Asker, range: KeyRange, need: Access) -> Result<Vec<u8>, KeyError> {
         self.check(asker, range, need)?;
         let mut out = vec![0; range.len as usize];
         self.runs(asker, range, need, &mut |bus, r| memory.read(bus, &mut out[r]))?;

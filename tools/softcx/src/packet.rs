@@ -112,10 +112,7 @@ pub enum Body {
 impl Body {
     /// Whether it is an answer.
     pub fn is_response(&self) -> bool {
-        !matches!(
-            self,
-            Self::Send { .. } | Self::Write { .. } | Self::ReadRequest { .. } | Self::AtomicRequest { .. }
-        )
+        !matches!(self, Self::Send { .. } | Self::Write { .. } | Self::ReadRequest { .. } | Self::AtomicRequest { .. })
     }
 }
 

@@ -70,7 +70,9 @@ impl Port {
 
     /// Whether the port listens to a packet.
     pub fn accepts(&self, route: &Route) -> bool {
-        let ours = |gid: &Gid| gid[0] == 0xff || self.gids.iter().flatten().any(|e| e.gid == *gid && e.network == route.network);
+        let ours = |gid: &Gid| {
+            gid[0] == 0xff || self.gids.iter().flatten().any(|e| e.gid == *gid && e.network == route.network)
+        };
         let grh = route.grh.as_ref();
         self.active
             && match self.link {

@@ -74,7 +74,9 @@ impl RecvWqe {
             used -= used.min(sge.len.into());
             let tail = Sge { address: sge.address + skip as u64, len: (old.len() - skip) as u32, ..sge };
             // Keys may be gone by now; then so is the memory.
-            let Ok(now) = shared.mkeys.read(&*shared.memory, asker, tail.range(), Access::LOCAL_WRITE) else { continue };
+            let Ok(now) = shared.mkeys.read(&*shared.memory, asker, tail.range(), Access::LOCAL_WRITE) else {
+                continue;
+            };
             if now.iter().all(|b| *b == POISON) {
                 let to = (tail.lkey, tail.address);
                 let _ = shared.mkeys.write(&*shared.memory, asker, to, Access::LOCAL_WRITE, &old[skip..]);
@@ -137,6 +139,13 @@ impl RecvQueue {
         self.ready.push_back(RecvWqe { index, sges, image, segments_at: at + head as u64, saved });
         self.fetched = self.fetched.wrapping_add(1);
         Ok(())
+    }
+
+    /// Ends the poisoning of everything that is ready: the queue goes.
+    pub fn give_back(&mut self, shared: &mut Shared, asker: Asker) {
+        for mut wqe in self.ready.drain(..) {
+            wqe.release(shared, asker, 0);
+        }
     }
 
     /// Takes the oldest WQE out, and scribbles over its segments: software may not count on them any more.

@@ -57,7 +57,11 @@ impl Atomic {
     pub fn apply(self, old: u64) -> u64 {
         match self {
             Self::CompareSwap { compare, swap, compare_mask, swap_mask } => {
-                if (old ^ compare) & compare_mask == 0 { old & !swap_mask | swap & swap_mask } else { old }
+                if (old ^ compare) & compare_mask == 0 {
+                    old & !swap_mask | swap & swap_mask
+                } else {
+                    old
+                }
             }
             Self::FetchAdd { add, boundary: 0 } => old.wrapping_add(add),
             Self::FetchAdd { add, boundary } => {
@@ -140,14 +144,16 @@ impl SendWqe {
         let imm: [u8; 4] = array(bytes, ctrl::IMM);
         let mut rest = Segments(&bytes[wqe::DS_BYTES..]);
 
-        let av = (kind == QpKind::Ud && op != opcode::NOP).then(|| rest.take(wqe::av::BYTES).map(decode_av)).transpose()?;
+        let av =
+            (kind == QpKind::Ud && op != opcode::NOP).then(|| rest.take(wqe::av::BYTES).map(decode_av)).transpose()?;
         let is_message = !matches!(op, opcode::NOP | opcode::UMR);
         let xrc_srqn = (kind == QpKind::XrcIni && is_message)
             .then(|| rest.take(16).map(|b| be32(b, wqe::xrc::SRQN) & 0xff_ffff))
             .transpose()?;
         let remote = matches!(
             op,
-            opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM | opcode::RDMA_READ | opcode::ATOMIC_CS..=opcode::ATOMIC_MASKED_FA
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM | opcode::RDMA_READ | opcode::ATOMIC_CS
+                ..=opcode::ATOMIC_MASKED_FA
         )
         .then(|| rest.take(16).map(|b| (be64(b, wqe::raddr::ADDR), be32(b, wqe::raddr::RKEY))))
         .transpose()?;
@@ -321,7 +327,8 @@ fn gather_list(mut rest: &[u8]) -> Result<Vec<Segment>, &'static str> {
         let count = be32(rest, data::BYTE_COUNT);
         let used = if count & data::INLINE != 0 {
             let len = (count & !data::INLINE) as usize;
-            let bytes = rest.get(data::INLINE_HEAD_BYTES..).and_then(|b| b.get(..len)).ok_or("inline data do not fit")?;
+            let bytes =
+                rest.get(data::INLINE_HEAD_BYTES..).and_then(|b| b.get(..len)).ok_or("inline data do not fit")?;
             list.push(Segment::Inline(bytes.to_vec()));
             (data::INLINE_HEAD_BYTES + len).next_multiple_of(wqe::DS_BYTES)
         } else {

@@ -206,6 +206,7 @@ impl Qp {
         let from = std::mem::replace(&mut self.state, state);
         match state {
             QpState::Reset => {
+                self.give_back(shared);
                 let fresh = Self::new(self.qpn, self.spec.clone());
                 *self = Self { attr: std::mem::take(&mut self.attr), stuck: self.stuck, ..fresh };
             }
@@ -221,6 +222,17 @@ impl Qp {
         shared.progress = true;
     }
 
+    /// Ends the poisoning of all receive buffers, before the queue forgets them.
+    pub(crate) fn give_back(&mut self, shared: &mut Shared) {
+        let asker = self.asker();
+        if let Some(recv) = &mut self.recv {
+            recv.give_back(shared, asker);
+        }
+        while let Some((mut wqe, source)) = self.responder.take_incoming() {
+            wqe.release(shared, source.asker, 0);
+        }
+    }
+
     /// Goes to error because of something that happened, and says so where software could not know.
     fn fail(&mut self, shared: &mut Shared, event: Option<Event>) {
         shared.events.extend(event);
@@ -233,6 +245,15 @@ impl Qp {
     pub(crate) fn ring(&mut self, shared: &mut Shared, doorbell: Option<u64>) {
         if let Some(send) = &mut self.send {
             send.ring(shared, self.qpn, doorbell);
+        }
+    }
+
+    /// Compares a BlueFlame copy with the WQE in the ring.
+    pub(crate) fn check_image(&self, shared: &mut Shared, copy: &[u8]) {
+        if let Some(send) = &self.send
+            && send.differs(shared, copy)
+        {
+            shared.report(self.qpn, None, Misuse::BlueFlameImage);
         }
     }
 
@@ -271,7 +292,10 @@ impl Qp {
         if self.stuck || !listens || packet.transport != self.spec.kind.transport() {
             return;
         }
-        let pkey = shared.ports.get(usize::from(self.attr.port).wrapping_sub(1)).and_then(|p| p.pkeys.get(usize::from(self.attr.pkey_index)));
+        let pkey = shared
+            .ports
+            .get(usize::from(self.attr.port).wrapping_sub(1))
+            .and_then(|p| p.pkeys.get(usize::from(self.attr.pkey_index)));
         if pkey.is_none_or(|own| own & 0x7fff != packet.pkey & 0x7fff || (own | packet.pkey) & 0x8000 == 0) {
             return;
         }

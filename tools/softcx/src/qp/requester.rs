@@ -80,13 +80,7 @@ impl Pending {
 
 impl Requester {
     pub fn start(attr: &QpAttr) -> Self {
-        Self {
-            una: attr.sq_psn,
-            cursor: attr.sq_psn,
-            sent: attr.sq_psn,
-            end: attr.sq_psn,
-            ..Self::default()
-        }
+        Self { una: attr.sq_psn, cursor: attr.sq_psn, sent: attr.sq_psn, end: attr.sq_psn, ..Self::default() }
     }
 
     pub fn next_psn(&self) -> u32 {
@@ -152,7 +146,10 @@ impl Qp {
     /// Send queue drain: what was begun goes on, nothing new is begun.
     pub(super) fn drain(&mut self, shared: &mut Shared) {
         self.watch_time(shared);
-        while self.requester.cursor != self.requester.end && self.requester.rnr_until.is_none() && self.send_next(shared) {}
+        while self.requester.cursor != self.requester.end
+            && self.requester.rnr_until.is_none()
+            && self.send_next(shared)
+        {}
         self.retire(shared);
         let drained = self.requester.pending.is_empty() && self.state == QpState::Sqd;
         if drained && !std::mem::replace(&mut self.requester.drained, true) {
@@ -583,8 +580,11 @@ impl Qp {
             let written = match pending.failed {
                 Some(syndrome) => {
                     let to = (self.spec.send_cq, cqe::opcode::REQ_ERR, self.spec.user_index.unwrap_or(0));
-                    let written =
-                        self.complete_error(shared, to, (syndrome, pending.at, *pending.image.bytes.get(3).unwrap_or(&0)));
+                    let written = self.complete_error(
+                        shared,
+                        to,
+                        (syndrome, pending.at, *pending.image.bytes.get(3).unwrap_or(&0)),
+                    );
                     if written {
                         self.stop_sending(shared);
                     }

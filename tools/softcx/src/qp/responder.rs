@@ -115,8 +115,8 @@ impl Responder {
 /// How long a coded receiver-not-ready timer is (InfiniBand specification, table of RNR NAK timer values), in µs.
 pub(super) fn rnr_delay(timer: u8) -> Duration {
     const TENS_OF_MICROSECONDS: [u32; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
-        6144, 8192, 12288, 16384, 24576, 32768, 49152,
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+        4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
     Duration::from_micros(u64::from(TENS_OF_MICROSECONDS[usize::from(timer & 0x1f)]) * 10)
 }
@@ -168,12 +168,10 @@ impl Qp {
         let psn = packet.psn;
         let answer = match packet.body {
             Body::ReadRequest { remote } => Answer::Read { psn, remote, sent: 0 },
-            Body::AtomicRequest { .. } => {
-                match self.responder.atomics.iter().find(|(at, _)| *at == psn) {
-                    Some((_, old)) => Answer::Atomic { psn, old: *old },
-                    None => return,
-                }
-            }
+            Body::AtomicRequest { .. } => match self.responder.atomics.iter().find(|(at, _)| *at == psn) {
+                Some((_, old)) => Answer::Atomic { psn, old: *old },
+                None => return,
+            },
             _ if packet.ack_req => Answer::Ack { psn },
             _ => return,
         };
@@ -313,7 +311,12 @@ impl Qp {
         let mut entry = Cqe::new(op, self.qpn, source.user_index, wqe.index);
         entry.put(cqe::IMM_INVAL_PKEY, &imm.or(invalidate.map(u32::to_be_bytes)).unwrap_or_default());
         let grh = packet.route.grh.is_some();
-        describe_route(&mut entry, &packet.route, self.attr.dest_qpn, grh && packet.route.network != Network::InfiniBand);
+        describe_route(
+            &mut entry,
+            &packet.route,
+            self.attr.dest_qpn,
+            grh && packet.route.network != Network::InfiniBand,
+        );
         if packet.solicited {
             entry.body[cqe::OP_OWN] |= cqe::SOLICITED;
         }
@@ -431,12 +434,19 @@ impl Qp {
                 let part = &data[done..done + n];
                 let to = (sge.lkey, sge.address);
                 // The whole buffer must be there, not only what this message needs of it.
-                let written = shared.mkeys.check(source.asker, sge.range(), Access::LOCAL_WRITE).and_then(|()| {
-                    shared.mkeys.write(&*shared.memory, source.asker, to, Access::LOCAL_WRITE, part)
-                });
+                let written = shared
+                    .mkeys
+                    .check(source.asker, sge.range(), Access::LOCAL_WRITE)
+                    .and_then(|()| shared.mkeys.write(&*shared.memory, source.asker, to, Access::LOCAL_WRITE, part));
                 if let Err(e) = written {
                     self.report(shared, Some(&wqe.image), Misuse::LocalAccess(e));
-                    return Err(self.fail_receive(shared, wqe, source, Syndrome::LOCAL_PROTECTION, Nak::RemoteOperation));
+                    return Err(self.fail_receive(
+                        shared,
+                        wqe,
+                        source,
+                        Syndrome::LOCAL_PROTECTION,
+                        Nak::RemoteOperation,
+                    ));
                 }
                 done += n;
             }
@@ -496,11 +506,8 @@ impl Qp {
                 Answer::Nak { psn, nak } => self.emit(shared, psn, false, false, Body::Nak(nak)),
                 Answer::Read { psn, remote, sent } => {
                     let n = (remote.len - sent).min(self.attr.mtu_bytes);
-                    let range = KeyRange {
-                        key: remote.rkey,
-                        address: remote.address.wrapping_add(sent.into()),
-                        len: n.into(),
-                    };
+                    let range =
+                        KeyRange { key: remote.rkey, address: remote.address.wrapping_add(sent.into()), len: n.into() };
                     let payload = if n == 0 {
                         Ok(vec![])
                     } else {

@@ -67,18 +67,31 @@ impl SendRing {
         if self.next == self.rung {
             return Ok(None);
         }
-        let head = self.read(shared, DS_BYTES)?;
+        let head = self.read(shared, self.next, DS_BYTES)?;
         let ds = (be32(&head, ctrl::QPN_DS) & 0x3f) as usize;
-        let bytes = self.read(shared, (ds * DS_BYTES).max(DS_BYTES))?;
+        let bytes = self.read(shared, self.next, (ds * DS_BYTES).max(DS_BYTES))?;
         Ok(Some(WqeImage { index: self.next, bytes }))
     }
 
-    fn read(&self, shared: &Shared, len: usize) -> Result<Vec<u8>, BusError> {
+    fn read(&self, shared: &Shared, from: u16, len: usize) -> Result<Vec<u8>, BusError> {
         let mut bytes = vec![0; len];
         for (i, unit) in bytes.chunks_mut(BB_BYTES).enumerate() {
-            self.spec.ring.read(&*shared.memory, self.offset(self.next.wrapping_add(i as u16)), unit)?;
+            self.spec.ring.read(&*shared.memory, self.offset(from.wrapping_add(i as u16)), unit)?;
         }
         Ok(bytes)
+    }
+
+    /// Whether a BlueFlame copy, its control segment first, differs from the WQE in the ring that it says it is; false if
+    /// that WQE is not there any more.
+    pub fn differs(&self, shared: &Shared, copy: &[u8]) -> bool {
+        let index = (be32(copy, ctrl::OPMOD_INDEX_OPCODE) >> 8) as u16;
+        let len = ((be32(copy, ctrl::QPN_DS) & 0x3f) as usize * DS_BYTES).min(copy.len());
+        // All ones is what a register holds before the store: the copy is still being made, and nothing can be said of it.
+        if copy[..len].chunks(8).any(|word| word.iter().all(|b| *b == 0xff)) {
+            return false;
+        }
+        let waits = index.wrapping_sub(self.next) < self.rung.wrapping_sub(self.next);
+        waits && self.read(shared, index, len).is_ok_and(|wqe| wqe != copy[..len])
     }
 
     fn offset(&self, counter: u16) -> u64 {

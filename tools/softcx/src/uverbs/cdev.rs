@@ -170,7 +170,7 @@ unsafe impl Cdev for SimCdev {
             }
         };
         // The mapping keeps the file, and with it every object, as the kernel's does.
-        page.map((Arc::clone(&self.file), Arc::clone(&page)))
+        page.map(Arc::clone(&self.file))
     }
 
     fn driver_id(&self) -> u32 {
@@ -185,7 +185,7 @@ unsafe impl Cdev for SimCdev {
 impl SimCdev {
     /// A page that the fabric keeps at its time: the clock itself, or what turns its ticks into nanoseconds.
     fn clock_page(&self, core: bool) -> Result<Arc<Page>, Errno> {
-        let page = Arc::new(Page::new()?);
+        let page = Arc::new(Page::new(&self.file.shared.pages)?);
         let weak = Arc::downgrade(&page);
         self.file.shared.fabric.watch_time(move |now| {
             let Some(page) = weak.upgrade() else { return false };
@@ -230,17 +230,14 @@ fn write_clock_info(page: &Page, now_ns: u64, ticks: u64) {
     /// Nanoseconds per tick, times 2^SHIFT.
     const MULT: u64 = (1_000_000 << SHIFT) / CLOCK_KHZ;
     const OVERFLOW_NS: u64 = 1 << 34;
-    let pair = |low: u32, high: u32| u64::from_ne_bytes(crate::bits::array(&[low.to_ne_bytes(), high.to_ne_bytes()].concat(), 0));
+    let pair = |low: u32, high: u32| {
+        u64::from_ne_bytes(crate::bits::array(&[low.to_ne_bytes(), high.to_ne_bytes()].concat(), 0))
+    };
     let sign = u32::from_ne_bytes(crate::bits::array(&page.cell(0).load(Ordering::Relaxed).to_ne_bytes(), 0));
     page.cell(0).store(pair(sign | 1, 0), Ordering::Release);
-    for (at, value) in [
-        (8, now_ns),
-        (16, ticks),
-        (24, 0),
-        (32, pair(MULT as u32, SHIFT)),
-        (40, i64::MAX as u64),
-        (48, OVERFLOW_NS),
-    ] {
+    for (at, value) in
+        [(8, now_ns), (16, ticks), (24, 0), (32, pair(MULT as u32, SHIFT)), (40, i64::MAX as u64), (48, OVERFLOW_NS)]
+    {
         page.cell(at).store(value, Ordering::Release);
     }
     page.cell(0).store(pair((sign | 1).wrapping_add(1), 0), Ordering::Release);

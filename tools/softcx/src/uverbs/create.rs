@@ -66,7 +66,7 @@ pub(super) struct QpWish<'a> {
 
 /// A ring or record must be memory of the process.
 fn pinned(address: u64, len: u64) -> Result<(), Errno> {
-    if is_mapped(address, len, true) { Ok(()) } else { Err(Errno::EFAULT) }
+    if is_mapped(address, len) { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
 fn record(address: u64) -> Result<u64, Errno> {
@@ -256,7 +256,11 @@ impl File {
         uses.extend(wish.send_cq.into_iter().chain(wish.recv_cq));
         let srq = wish
             .srq
-            .map(|handle| if let What::Srq { srqn, .. } = state.object(handle)? { Ok(*srqn) } else { Err(Errno::EINVAL) })
+            .map(
+                |handle| {
+                    if let What::Srq { srqn, .. } = state.object(handle)? { Ok(*srqn) } else { Err(Errno::EINVAL) }
+                },
+            )
             .transpose()?;
         let xrcd = match (kind, wish.xrcd) {
             (QpKind::XrcTgt, Some(handle)) => Some(state.xrcd(handle)?),
@@ -285,12 +289,8 @@ impl File {
         let event_file = state.async_file(wish.event_file)?;
         let qpn = self.with(|d| d.create_qp(spec)).map_err(errno)?;
         self.watch(Subject::Qp(qpn), wish.user_handle, None, event_file);
-        let what = What::Qp {
-            qpn,
-            qp_type: wish.qp_type as u8,
-            sig_all: wish.flags & SQ_SIG_ALL != 0,
-            inline: wish.cap[4],
-        };
+        let what =
+            What::Qp { qpn, qp_type: wish.qp_type as u8, sig_all: wish.flags & SQ_SIG_ALL != 0, inline: wish.cap[4] };
         let handle = state.insert(what, uses);
         // The register was the program's own choice.
         let driver = Response::new(ANSWER_BYTES).u32(0, u32::MAX).done();

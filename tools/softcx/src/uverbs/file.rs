@@ -148,7 +148,8 @@ impl File {
             }
             What::Qp { qpn, .. } => {
                 // The receiving end of XRC may be open more than once.
-                let same = |(h, o): (&u32, &Object)| *h != handle && matches!(o.what, What::Qp { qpn: q, .. } if q == qpn);
+                let same =
+                    |(h, o): (&u32, &Object)| *h != handle && matches!(o.what, What::Qp { qpn: q, .. } if q == qpn);
                 if state.objects.iter().any(same) {
                     return Ok((0, 0));
                 }

@@ -124,9 +124,20 @@ impl Memory for HostMemory {
     }
 }
 
-/// Whether this process has `len` bytes mapped at `address`, all writable if `write` is set.
-pub(super) fn is_mapped(address: u64, len: u64, write: bool) -> bool {
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
+/// Whether this process has `len` bytes mapped at `address`.
+pub(super) fn is_mapped(address: u64, len: u64) -> bool {
+    const PAGE_BYTES: u64 = 4096;
+    let start = address & !(PAGE_BYTES - 1);
+    let Some(bytes) = address.checked_add(len).map(|end| end - start) else { return false };
+    let mut resident = vec![0_u8; bytes.div_ceil(PAGE_BYTES) as usize];
+    // SAFETY: the kernel writes a byte per page into the vector, which has one for each, and touches nothing else.
+    let answer = unsafe { libc::mincore(start as *mut libc::c_void, bytes as usize, resident.as_mut_ptr()) };
+    answer == 0
+}
+
+/// Whether this process can read `len` bytes at `address`, and write them if `write` is set.
+pub(super) fn is_accessible(address: u64, len: u64, write: bool) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return is_mapped(address, len) };
     let Some(end) = address.checked_add(len) else { return false };
     let mut at = address;
     for line in maps.lines() {
@@ -177,10 +188,10 @@ mod tests {
     fn mappings_of_the_process_are_known() {
         let heap = vec![0_u8; 100_000];
         let at = heap.as_ptr() as u64;
-        assert!(is_mapped(at, 100_000, true));
-        assert!(!is_mapped(8, 8, false));
+        assert!(is_accessible(at, 100_000, true) && is_mapped(at, 100_000));
+        assert!(!is_accessible(8, 8, false) && !is_mapped(8, 8));
         let text = "constant";
-        assert!(is_mapped(text.as_ptr() as u64, 8, false));
-        assert!(!is_mapped(text.as_ptr() as u64, 8, true), "read-only data");
+        assert!(is_accessible(text.as_ptr() as u64, 8, false));
+        assert!(!is_accessible(text.as_ptr() as u64, 8, true), "read-only data");
     }
 }

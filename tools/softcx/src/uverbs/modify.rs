@@ -58,18 +58,16 @@ fn transition(qp_type: u8, from: QpState, to: QpState) -> Option<(u32, u32)> {
         (Init, Rtr) => match qp_type {
             UD => (0, PKEY_INDEX | QKEY),
             UC | XRC_INI => (AV | PATH_MTU | DEST_QPN | RQ_PSN, ALT_PATH | ACCESS | PKEY_INDEX),
-            _ => (
-                AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
-                ALT_PATH | ACCESS | PKEY_INDEX,
-            ),
+            _ => {
+                (AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, ALT_PATH | ACCESS | PKEY_INDEX)
+            }
         },
         (Rtr, Rts) => match qp_type {
             UD => (SQ_PSN, CUR_STATE | QKEY),
             UC => (SQ_PSN, CUR_STATE | ALT_PATH | ACCESS | PATH_MIG),
-            XRC_INI => (
-                TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_RD_ATOMIC,
-                CUR_STATE | ALT_PATH | ACCESS | PATH_MIG,
-            ),
+            XRC_INI => {
+                (TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_RD_ATOMIC, CUR_STATE | ALT_PATH | ACCESS | PATH_MIG)
+            }
             XRC_TGT => (TIMEOUT | SQ_PSN, CUR_STATE | ALT_PATH | ACCESS | MIN_RNR_TIMER | PATH_MIG),
             _ => (
                 TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_RD_ATOMIC,
@@ -95,12 +93,9 @@ fn state_of(number: u8) -> Result<QpState, Errno> {
 
 fn access_of(flags: u32) -> Access {
     let mut access = Access::LOCAL_READ;
-    for (bit, right) in [
-        (0, Access::LOCAL_WRITE),
-        (1, Access::REMOTE_WRITE),
-        (2, Access::REMOTE_READ),
-        (3, Access::REMOTE_ATOMIC),
-    ] {
+    for (bit, right) in
+        [(0, Access::LOCAL_WRITE), (1, Access::REMOTE_WRITE), (2, Access::REMOTE_READ), (3, Access::REMOTE_ATOMIC)]
+    {
         if flags & 1 << bit != 0 {
             access = access | right;
         }
@@ -125,7 +120,8 @@ impl File {
         if has(PORT) && !self.has_port(request.u8(104)) {
             return Err(Errno::EINVAL);
         }
-        let path = if has(AV) { Some(self.path(request, if has(PORT) { request.u8(104) } else { attr.port })?) } else { None };
+        let path =
+            if has(AV) { Some(self.path(request, if has(PORT) { request.u8(104) } else { attr.port })?) } else { None };
         let from = if has(CUR_STATE) { state_of(request.u8(97))? } else { current };
         let to = if has(STATE) { state_of(request.u8(96))? } else { from };
         let (needs, allows) = transition(qp_type, from, to).ok_or(Errno::EINVAL)?;

@@ -97,11 +97,17 @@ pub(super) fn takes(object: u16, number: u16) -> Option<&'static [Takes]> {
             (12, Out(4), MUST),
             (13, Out(4), MAY),
         ],
-        method::MR_QUERY => &[(0, Object, MUST), (1, Out(4), MUST), (2, Out(4), MUST), (3, Out(8), MUST), (4, Out(8), MAY)],
-        method::ASYNC_EVENT_ALLOC => &[(0, File, MUST)],
-        method::UAR_ALLOC => {
-            &[(0x1000, Object, MUST), (0x1001, Constant, MUST), (0x1002, Out(8), MUST), (0x1003, Out(4), MUST), (0x1004, Out(4), MUST)]
+        method::MR_QUERY => {
+            &[(0, Object, MUST), (1, Out(4), MUST), (2, Out(4), MUST), (3, Out(8), MUST), (4, Out(8), MAY)]
         }
+        method::ASYNC_EVENT_ALLOC => &[(0, File, MUST)],
+        method::UAR_ALLOC => &[
+            (0x1000, Object, MUST),
+            (0x1001, Constant, MUST),
+            (0x1002, Out(8), MUST),
+            (0x1003, Out(4), MUST),
+            (0x1004, Out(4), MUST),
+        ],
         method::UAR_DESTROY => &[(0x1000, Object, MUST)],
         _ => return None,
     })

@@ -2,7 +2,7 @@
 
 use super::caps::MAX_DYNAMIC_UARS;
 use super::file::{File, What, errno, kind};
-use super::host_memory::is_mapped;
+use super::host_memory::is_accessible;
 use super::page::{Page, Registers};
 use super::uapi::{Answer, Call, Request, Response};
 use crate::memory::Buffer;
@@ -45,7 +45,7 @@ fn check_range(start: u64, len: u64, iova: u64, access: Access) -> Result<(), Er
         return Err(Errno::EINVAL);
     }
     let write = access.0 & !Access::REMOTE_READ.0 != 0;
-    if is_mapped(start, len, write) { Ok(()) } else { Err(Errno::EFAULT) }
+    if is_accessible(start, len, write) { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
 impl File {
@@ -227,7 +227,11 @@ impl File {
         let mut state = self.state();
         state.xrcd(request.u32(16))?;
         let qpn = request.u32(20);
-        let what = state.objects.values().map(|o| &o.what).find(|w| matches!(w, What::Qp { qpn: q, qp_type: 10, .. } if *q == qpn));
+        let what = state
+            .objects
+            .values()
+            .map(|o| &o.what)
+            .find(|w| matches!(w, What::Qp { qpn: q, qp_type: 10, .. } if *q == qpn));
         let what = what.cloned().ok_or(Errno::EINVAL)?;
         let handle = state.insert(what, vec![request.u32(16)]);
         Ok(Response::new(32).u32(0, handle).u32(4, qpn))
@@ -276,7 +280,7 @@ impl File {
         if self.handles(kind::UAR).len() >= MAX_DYNAMIC_UARS as usize {
             return Err(Errno::ENOMEM);
         }
-        let registers = Arc::new(Page::registers()?);
+        let registers = Arc::new(Page::registers(&self.shared.pages)?);
         let page = self.with(|d| {
             let page = d.uar_number();
             d.add_uar(page, Box::new(Registers(Arc::clone(&registers))));

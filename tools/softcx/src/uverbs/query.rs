@@ -81,7 +81,9 @@ impl File {
     pub(super) fn gid_entries(&self) -> Vec<[u8; 32]> {
         self.with(|d| {
             let ports = d.ports().iter().enumerate();
-            ports.flat_map(|(p, port)| (0..port.gids.len()).filter_map(move |i| gid_entry(port, p as u32 + 1, i))).collect()
+            ports
+                .flat_map(|(p, port)| (0..port.gids.len()).filter_map(move |i| gid_entry(port, p as u32 + 1, i)))
+                .collect()
         })
     }
 
@@ -140,7 +142,8 @@ fn gid_entry(port: &Port, number: u32, index: usize) -> Option<[u8; 32]> {
         Network::RoceV2 => 2,
     };
     let ifindex = if entry.network == Network::InfiniBand { 0 } else { number };
-    let bytes = Response::new(32).put(0, &entry.gid).u32(16, index as u32).u32(20, number).u32(24, kind).u32(28, ifindex);
+    let bytes =
+        Response::new(32).put(0, &entry.gid).u32(16, index as u32).u32(20, number).u32(24, kind).u32(28, ifindex);
     Some(crate::bits::array(&bytes.done(), 0))
 }
 

@@ -46,12 +46,21 @@ mod number {
 
 #[derive(Debug, Default)]
 pub(super) struct Router {
+    devices: Vec<DeviceId>,
     objects: HashMap<(DeviceId, Subject), Entry>,
     /// The files that hear of ports and of the device's death.
     files: Vec<(DeviceId, Weak<Channel>)>,
 }
 
 impl Router {
+    pub fn add_device(&mut self, device: DeviceId) {
+        self.devices.push(device);
+    }
+
+    pub fn has_device(&self, device: DeviceId) -> bool {
+        self.devices.contains(&device)
+    }
+
     pub fn add(&mut self, device: DeviceId, subject: Subject, entry: Entry) {
         self.objects.insert((device, subject), entry);
     }

@@ -2,6 +2,7 @@
 
 use super::cdev::SimCdev;
 use super::file::File;
+use super::page::PagePool;
 use super::router::Router;
 use crate::device::{Device, DeviceSpec};
 use crate::fabric::{DeviceId, Fabric};
@@ -36,6 +37,7 @@ pub struct SimHost {
 pub(super) struct Shared {
     pub fabric: Fabric,
     pub router: Arc<Mutex<Router>>,
+    pub pages: Arc<PagePool>,
     pub domains: Mutex<Domains>,
     state: Mutex<HostState>,
 }
@@ -100,13 +102,17 @@ impl SimHost {
     /// A host without devices, on a fabric that others may be on.
     pub fn on(fabric: Fabric) -> Self {
         let router = Arc::new(Mutex::new(Router::default()));
-        let listener = Arc::clone(&router);
+        let listener = Arc::downgrade(&router);
         fabric.listen(move |id, device: &mut Device| {
-            for event in device.take_events() {
-                listener.lock().unwrap_or_else(PoisonError::into_inner).deliver(id, event);
+            let Some(router) = listener.upgrade() else { return false };
+            let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
+            // Other hosts, and programs without one, may have devices on the fabric, too.
+            if router.has_device(id) {
+                device.take_events().into_iter().for_each(|event| router.deliver(id, event));
             }
+            true
         });
-        Self { shared: Arc::new(Shared { fabric, router, domains: Mutex::default(), state: Mutex::default() }) }
+        Self { shared: Arc::new(Shared { fabric, router, pages: Arc::default(), domains: Mutex::default(), state: Mutex::default() }) }
     }
 
     /// The fabric: step it, run it, disturb it, or reach a device by the id that [`add`](Self::add) gave.
@@ -124,11 +130,8 @@ impl SimHost {
         let [high, low] = place.to_be_bytes();
         let mac = [0x02, 0, 0x5e, 0, high, low];
         let guid = 0x0200_5eff_fe00_0000 | u64::from(place);
-        let made = if device.ethernet {
-            Port::ethernet(mac, [198, 18, high, low])
-        } else {
-            Port::infiniband(place, guid)
-        };
+        let made =
+            if device.ethernet { Port::ethernet(mac, [198, 18, high, low]) } else { Port::infiniband(place, guid) };
         let memory: Arc<dyn Memory> = super::cdev::process_memory();
         let id = self.shared.fabric.add(DeviceSpec {
             name: device.name.clone(),
@@ -137,6 +140,7 @@ impl SimHost {
             guid,
             punish: device.punish,
         });
+        self.shared.router.lock().unwrap_or_else(PoisonError::into_inner).add_device(id);
         self.state().devices.push((id, device));
         id
     }

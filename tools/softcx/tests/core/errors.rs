@@ -71,7 +71,8 @@ fn a_receive_buffer_that_is_not_registered() {
 
 #[test]
 fn remote_keys_are_checked_for_everything() {
-    let checks: [(&str, fn(&Side) -> (u64, u32)); 4] = [
+    type Target = fn(&Side) -> (u64, u32);
+    let checks: [(&str, Target); 4] = [
         ("no such key", |b| (DATA, b.key ^ 0xff)),
         ("out of bounds", |b| (DATA + DATA_BYTES - 4, b.key)),
         ("forbidden", |b| (DATA, b.register(DATA, 64, Access::LOCAL_WRITE))),

@@ -101,5 +101,8 @@ fn reports_read_as_text() {
     a.settle();
     let text = a.fabric.take_reports()[0].to_string();
     assert!(text.starts_with("cx1: 0x"), "{text}");
-    assert!(text.contains("local access: key 0x77, 8 bytes at 0x50000: there is no such key; WQE 0: 00000008"), "{text}");
+    assert!(
+        text.contains("local access: key 0x77, 8 bytes at 0x50000: there is no such key; WQE 0: 00000008"),
+        "{text}"
+    );
 }

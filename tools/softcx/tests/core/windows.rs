@@ -76,7 +76,11 @@ fn a_window_grants_its_range_and_rights_only() {
         assert_eq!((a.poll().unwrap().opcode, a.get(DATA, 6)), (0, b"inside".to_vec()));
         // Not to be written, not outside, and the region cannot go.
         assert_eq!(b.device(|d| d.destroy_mkey(b.key)), Err(Refusal::Busy));
-        a.send(if type2 { WRITE } else { READ }, 0, &[&raddr(DATA + if type2 { 100 } else { 145 }, key), &sge(6, a.key, DATA)]);
+        a.send(
+            if type2 { WRITE } else { READ },
+            0,
+            &[&raddr(DATA + if type2 { 100 } else { 145 }, key), &sge(6, a.key, DATA)],
+        );
         a.settle();
         assert_eq!(a.poll().unwrap().syndrome(), 0x13);
     }

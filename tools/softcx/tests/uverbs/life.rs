@@ -60,7 +60,8 @@ fn a_closed_file_leaves_nothing_behind() {
 fn events_of_objects_ports_and_the_device_arrive() {
     let (host, a, b) = pair(false);
     let id = host.id("mlx5_0").unwrap();
-    let event = |element: u64, kind: u32| [element.to_ne_bytes().to_vec(), kind.to_ne_bytes().to_vec(), vec![0; 4]].concat();
+    let event =
+        |element: u64, kind: u32| [element.to_ne_bytes().to_vec(), kind.to_ne_bytes().to_vec(), vec![0; 4]].concat();
     host.with(id, |d| d.kill_qp(a.qpn)).unwrap();
     assert_eq!(read(&a.async_fd, 16), Some(event(QP_HANDLE, 1)));
     host.with(id, |d| d.overrun_cq(a.cqn)).unwrap();

@@ -172,7 +172,6 @@ pub struct Rig {
     register: Option<Mapping>,
     pub async_fd: OwnedFd,
     pub channel: OwnedFd,
-    pub channel_number: i32,
     pub memory: Memory,
     pub pd: u32,
     pub mr: u32,
@@ -222,7 +221,8 @@ impl Rig {
         let at = if lid == 0 { 32 } else { 0 };
         let gid = gids[at..at + 16].try_into().unwrap();
 
-        let uar = ioctl(c, 0x1008, 0x1000, &[New(0x1000), Number(0x1001, 0), Out(0x1002, 8), Out(0x1003, 4), Out(0x1004, 4)]);
+        let uar =
+            ioctl(c, 0x1008, 0x1000, &[New(0x1000), Number(0x1001, 0), Out(0x1002, 8), Out(0x1003, 4), Out(0x1004, 4)]);
         let uar = uar.unwrap();
         let (uar_handle, offset, uar_page) = (word(&uar[0], 0), long(&uar[2], 0), word(&uar[4], 0));
         let register = cdev.map(offset, 4096).unwrap();
@@ -268,7 +268,6 @@ impl Rig {
             register: Some(register),
             async_fd,
             channel,
-            channel_number,
             pd,
             mr: word(&mr, 0),
             key: word(&mr, 4),
@@ -292,8 +291,7 @@ impl Rig {
 
     /// The driver's part of creating an RC queue pair of 32 BBs and 16 receives of 64 bytes.
     pub fn create_qp(&self, change: impl FnOnce(&mut Vec<u8>)) -> Result<(u32, u32), Errno> {
-        let mut driver =
-            words(56, &[(16, 32), (20, 16), (24, 6), (28, 0x400), (32, USER_INDEX), (36, self.uar_page)]);
+        let mut driver = words(56, &[(16, 32), (20, 16), (24, 6), (28, 0x400), (32, USER_INDEX), (36, self.uar_page)]);
         put64(&mut driver, 0, self.memory.address() + RQ);
         put64(&mut driver, 8, self.memory.address() + QP_RECORD);
         change(&mut driver);
@@ -365,6 +363,21 @@ impl Rig {
 
     /// SEND of inline data, signaled; opcode 0x0a.
     pub fn send(&mut self, data: &[u8]) {
+        let (head, _) = self.write_send(data);
+        self.doorbell(0x800, head);
+    }
+
+    /// The same, with the whole WQE copied into the register; `spoil` changes the copy.
+    pub fn send_blue_flame(&mut self, data: &[u8], spoil: u8) {
+        let (_, mut wqe) = self.write_send(data);
+        wqe.resize(64, 0);
+        wqe[20] ^= spoil;
+        for (i, word) in wqe.chunks(8).enumerate() {
+            self.doorbell(0x900 + 8 * i, u64::from_be_bytes(word.try_into().unwrap()));
+        }
+    }
+
+    fn write_send(&mut self, data: &[u8]) -> (u64, Vec<u8>) {
         let ds = 1 + (4 + data.len()).div_ceil(16) as u32;
         let head = u64::from(self.sq) << 40 | 0x0a << 32 | u64::from(self.qpn << 8 | ds);
         let mut wqe = head.to_be_bytes().to_vec();
@@ -374,7 +387,7 @@ impl Rig {
         self.memory.put(SQ - 0xc00 + u64::from(self.sq % 32) * 64, &wqe);
         self.sq += wqe.len().div_ceil(64) as u16;
         self.memory.store_be32(QP_RECORD + 4, self.sq.into());
-        self.doorbell(0x800, head);
+        (head, wqe)
     }
 
     pub fn receive(&mut self, len: u32, at: u64) {
@@ -394,7 +407,7 @@ impl Rig {
 
     pub fn poll(&mut self) -> Option<Vec<u8>> {
         let entry = self.memory.get(CQ + u64::from(self.ci % 64) * 64, 64);
-        if entry[63] >> 4 == 15 || entry[63] & 1 != (self.ci / 64 & 1) as u8 {
+        if entry[63] >> 4 == 15 || entry[63] & 1 != ((self.ci / 64) & 1) as u8 {
             return None;
         }
         std::sync::atomic::fence(Ordering::Acquire);

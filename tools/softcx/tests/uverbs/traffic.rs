@@ -104,8 +104,45 @@ fn a_file_without_write_combining_has_no_blue_flame() {
     let context = get_context(&*cdev).unwrap();
     assert_eq!(word(&context, 4), 0, "bf_reg_size");
     let alloc = |kind| {
-        let attrs = [Attr::New(0x1000), Attr::Number(0x1001, kind), Attr::Out(0x1002, 8), Attr::Out(0x1003, 4), Attr::Out(0x1004, 4)];
+        let attrs = [
+            Attr::New(0x1000),
+            Attr::Number(0x1001, kind),
+            Attr::Out(0x1002, 8),
+            Attr::Out(0x1003, 4),
+            Attr::Out(0x1004, 4),
+        ];
         ioctl(&*cdev, 0x1008, 0x1000, &attrs).map(drop)
     };
     assert_eq!((alloc(0), alloc(1)), (Err(ironverbs::Errno::EOPNOTSUPP), Ok(())));
+}
+
+#[test]
+fn a_blue_flame_copy_must_be_the_wqe() {
+    let (host, mut a, mut b) = pair(false);
+    for spoil in [0, 1] {
+        b.receive(64, DATA);
+        a.send_blue_flame(b"bluefire", spoil);
+        assert!(host.fabric().settle(Duration::from_secs(1)));
+        assert_eq!((a.poll().unwrap()[63] >> 4, b.poll().unwrap()[47]), (0, 8));
+        assert_eq!(b.memory.get(DATA, 8), b"bluefire", "the ring is what counts");
+        let misuses: Vec<Misuse> = host.fabric().take_reports().into_iter().map(|r| r.misuse).collect();
+        assert_eq!(misuses, vec![Misuse::BlueFlameImage; spoil.into()]);
+    }
+}
+
+#[test]
+fn two_hosts_share_a_fabric_and_keep_their_events() {
+    let fabric = Fabric::new(1);
+    let (one, two) = (SimHost::on(fabric.clone()), SimHost::on(fabric));
+    one.add(SimDevice::infiniband("mlx5_0"));
+    two.add(SimDevice::infiniband("mlx5_0"));
+    let (mut a, mut b) = (Rig::new(&one, "mlx5_0"), Rig::new(&two, "mlx5_0"));
+    a.connect(&b);
+    b.connect(&a);
+    b.receive(64, DATA);
+    b.arm(0);
+    a.send(b"hello");
+    assert!(one.fabric().settle(Duration::from_secs(1)));
+    assert_eq!(b.poll().unwrap()[47], 5);
+    assert!(read(&b.channel, 8).is_some());
 }
