@@ -3,7 +3,9 @@
 use crate::bits::cqe::{self, Cqe};
 use crate::bits::doorbell::{Arm, RECORD_ARM, RECORD_CI};
 use crate::memory::{Buffer, BusError, Memory};
+use crate::mini::{self, MiniFormat};
 use crate::report::Misuse;
+use std::time::Duration;
 
 /// What a completion queue is made of.
 #[derive(Clone, Debug)]
@@ -20,6 +22,17 @@ pub struct CqSpec {
     pub uar_page: u32,
     /// Write on although software has not consumed.
     pub ignore_overrun: bool,
+    /// Compress runs of completions that are alike; rings of 64-byte entries only.
+    pub compress: Option<MiniFormat>,
+}
+
+/// When software is told of completions that it waits for: after so many, or after so long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moderation {
+    /// Completions. Zero: at once.
+    pub count: u16,
+    /// From the first of them on. Zero: at once.
+    pub period: Duration,
 }
 
 /// A completion queue (CQ).
@@ -39,6 +52,12 @@ pub struct Cq {
     record_seen: u32,
     /// Overrun: nothing is written any more.
     broken: bool,
+    /// Completions that are not in the ring yet, for they may become one.
+    session: Vec<Cqe>,
+    pub(crate) moderation: Moderation,
+    /// Completions that software waits for and was not told of, and when it is to be.
+    held: u16,
+    due: Option<Duration>,
 }
 
 /// What became of a new entry.
@@ -57,7 +76,20 @@ pub(crate) enum Posted {
 impl Cq {
     pub(crate) fn new(spec: CqSpec, memory: &dyn Memory) -> Result<Self, BusError> {
         let record_seen = memory.load_be32(spec.record + RECORD_ARM)?;
-        Ok(Self { spec, produced: 0, solicited: 0, armed: None, fired: None, taken: None, record_seen, broken: false })
+        Ok(Self {
+            spec,
+            produced: 0,
+            solicited: 0,
+            armed: None,
+            fired: None,
+            taken: None,
+            record_seen,
+            broken: false,
+            session: vec![],
+            moderation: Moderation::default(),
+            held: 0,
+            due: None,
+        })
     }
 
     /// Entries ever written.
@@ -75,28 +107,90 @@ impl Cq {
         Ok(self.produced.wrapping_sub(ci) & 0xff_ffff)
     }
 
-    /// Writes an entry: its body, then the byte that gives it to software.
-    pub(crate) fn post(&mut self, memory: &dyn Memory, entry: &Cqe) -> Result<Posted, BusError> {
+    /// Takes an entry, and writes it at once or with those that follow.
+    pub(crate) fn post(&mut self, memory: &dyn Memory, entry: &Cqe, now: Duration) -> Result<Posted, BusError> {
         if self.broken {
             return Ok(Posted::Lost);
         }
-        if !self.spec.ignore_overrun && self.outstanding(memory)? >= 1 << self.spec.log2_size {
+        let waiting = self.session.len() as u32;
+        if !self.spec.ignore_overrun && self.outstanding(memory)? + waiting >= 1 << self.spec.log2_size {
             self.broken = true;
             return Ok(Posted::Overrun);
         }
-        self.write(memory, entry)?;
-        if entry.is_solicited() {
+        if self.spec.compress.is_none() {
+            self.write(memory, entry)?;
+            return Ok(self.wake(entry.is_solicited(), 1, now));
+        }
+        let fits = self.session.len() < mini::MAX_SESSION.min(1 << self.spec.log2_size);
+        let joins = self.session.last().is_some_and(|last| fits && mini::follows(last, entry));
+        let posted = if joins { Posted::Quiet } else { self.flush(memory, now)? };
+        self.session.push(entry.clone());
+        Ok(posted)
+    }
+
+    /// Writes what was held back to be compressed.
+    pub(crate) fn flush(&mut self, memory: &dyn Memory, now: Duration) -> Result<Posted, BusError> {
+        let session = std::mem::take(&mut self.session);
+        let (n, format) = (session.len() as u32, self.spec.compress.unwrap_or(MiniFormat::Hash));
+        match session.as_slice() {
+            [] => return Ok(Posted::Quiet),
+            [one] => self.write(memory, one)?,
+            several => {
+                let (title, arrays) = mini::compress(several, format);
+                for (place, array) in arrays {
+                    self.spec.ring.write(memory, self.slot(self.produced.wrapping_add(place)), &array)?;
+                }
+                self.write(memory, &title)?;
+                self.produced = self.produced.wrapping_add(n - 1);
+            }
+        }
+        Ok(self.wake(session[0].is_solicited(), n as u16, now))
+    }
+
+    /// Whether software is to be told of the `n` entries written last.
+    fn wake(&mut self, solicited: bool, n: u16, now: Duration) -> Posted {
+        if solicited {
             self.solicited = self.produced;
         }
-        let wakes = self.armed.is_some_and(|arm| !arm.solicited_only || entry.is_solicited());
-        if wakes {
-            self.fired = self.armed.take().map(|arm| arm.sn);
+        if !self.armed.is_some_and(|arm| !arm.solicited_only || solicited) {
+            return Posted::Quiet;
         }
-        Ok(if wakes { Posted::Wakes } else { Posted::Quiet })
+        let Moderation { count, period } = self.moderation;
+        self.held = self.held.saturating_add(n);
+        if self.held < count && !period.is_zero() {
+            self.due.get_or_insert(now + period);
+            return Posted::Quiet;
+        }
+        self.fire();
+        Posted::Wakes
+    }
+
+    fn fire(&mut self) {
+        self.fired = self.armed.take().map(|arm| arm.sn);
+        (self.held, self.due) = (0, None);
+    }
+
+    /// When software is to be told of completions that were held back.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.due
+    }
+
+    /// True if that is now.
+    pub(crate) fn tick(&mut self, now: Duration) -> bool {
+        let fires = self.due.is_some_and(|due| due <= now) && self.armed.is_some();
+        if fires {
+            self.fire();
+        }
+        fires
+    }
+
+    /// Place of an entry in the ring.
+    fn slot(&self, index: u32) -> u64 {
+        u64::from(index & ((1 << self.spec.log2_size) - 1)) * self.spec.entry_bytes
     }
 
     fn write(&mut self, memory: &dyn Memory, entry: &Cqe) -> Result<(), BusError> {
-        let slot = u64::from(self.produced & ((1 << self.spec.log2_size) - 1)) * self.spec.entry_bytes;
+        let slot = self.slot(self.produced);
         let body = slot + self.spec.entry_bytes - cqe::BYTES as u64;
         if let (Some(before), 128) = (&entry.before, self.spec.entry_bytes) {
             self.spec.ring.write(memory, slot, before)?;
@@ -131,6 +225,7 @@ impl Cq {
         let newest = if arm.solicited_only { self.solicited } else { self.produced };
         // Half of the 24-bit circle: an index behind `ci` is none.
         let wakes = (1..1 << 23).contains(&behind(newest));
+        (self.held, self.due) = (0, None);
         if wakes {
             self.fired = Some(arm.sn);
             self.armed = None;
@@ -148,6 +243,7 @@ impl Cq {
     /// Leaves the ring for another: the last entry of the old one says so, and the next goes behind the place that it
     /// would have had in the new one. `None` if either ring is too small for what software has not consumed.
     pub(crate) fn resize(&mut self, memory: &dyn Memory, ring: Buffer, log2_size: u32) -> Result<Option<()>, BusError> {
+        self.flush(memory, Duration::ZERO)?;
         let outstanding = self.outstanding(memory)?;
         if outstanding >= 1 << self.spec.log2_size || outstanding + 1 > 1 << log2_size {
             return Ok(None);

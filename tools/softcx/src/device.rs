@@ -1,7 +1,7 @@
 //! The device: its objects, the commands on them, and its turn in time.
 
 use crate::bits::doorbell;
-use crate::cq::{Cq, CqSpec};
+use crate::cq::{Cq, CqSpec, Moderation};
 use crate::event::{Event, PortChange};
 use crate::memory::{BusError, Memory};
 use crate::mkey::{Asker, Mkey, Mkeys};
@@ -227,6 +227,7 @@ impl Device {
     /// Makes a completion queue and returns its number.
     pub fn create_cq(&mut self, spec: CqSpec) -> Result<u32, Refusal> {
         if !matches!(spec.entry_bytes, 64 | 128)
+            || spec.compress.is_some() && spec.entry_bytes != 64
             || spec.log2_size > 22
             || spec.ring.len() < spec.entry_bytes << spec.log2_size
         {
@@ -241,6 +242,12 @@ impl Device {
     /// A completion queue.
     pub fn cq(&self, cqn: u32) -> Option<&Cq> {
         self.shared.cqs.get(&cqn)
+    }
+
+    /// Sets when software is told of a queue's completions.
+    pub fn moderate_cq(&mut self, cqn: u32, moderation: Moderation) -> Result<(), Refusal> {
+        self.shared.cqs.get_mut(&cqn).ok_or(Refusal::NoObject)?.moderation = moderation;
+        Ok(())
     }
 
     /// Moves a completion queue to another ring.
@@ -470,6 +477,7 @@ impl Device {
                 qp.work(&mut self.shared);
             }
         }
+        self.shared.end_turn();
         std::mem::take(&mut self.shared.out)
     }
 
@@ -503,7 +511,11 @@ impl Device {
 
     /// When something is due although nothing comes in.
     pub fn deadline(&self) -> Option<Duration> {
-        if self.dead { None } else { self.qps.values().filter_map(Qp::deadline).min() }
+        if self.dead {
+            return None;
+        }
+        let moderated = self.shared.cqs.values().filter_map(Cq::due);
+        self.qps.values().filter_map(Qp::deadline).chain(moderated).min()
     }
 
     /// Fault: the next send WQE of the queue pair fails with `syndrome`.

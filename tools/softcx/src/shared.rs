@@ -67,7 +67,32 @@ impl Shared {
             entry.put(cqe::TIMESTAMP, &ticks.to_be_bytes());
         }
         let Some(cq) = self.cqs.get_mut(&cqn) else { return false };
-        match cq.post(&*self.memory, &entry) {
+        let posted = cq.post(&*self.memory, &entry, self.now);
+        self.posted(cqn, posted)
+    }
+
+    /// Ends the turn of the completion queues: what was held back to be compressed is written, and who has waited long
+    /// enough is told.
+    pub fn end_turn(&mut self) {
+        let (memory, now) = (Arc::clone(&self.memory), self.now);
+        let mut done = vec![];
+        for (cqn, cq) in &mut self.cqs {
+            match cq.flush(&*memory, now) {
+                Ok(Posted::Quiet) => {}
+                posted => done.push((*cqn, posted)),
+            }
+            if cq.tick(now) {
+                done.push((*cqn, Ok(Posted::Wakes)));
+            }
+        }
+        for (cqn, posted) in done {
+            self.progress = true;
+            self.posted(cqn, posted);
+        }
+    }
+
+    fn posted(&mut self, cqn: u32, posted: Result<Posted, BusError>) -> bool {
+        match posted {
             Ok(Posted::Quiet) => true,
             Ok(Posted::Wakes) => {
                 self.events.push_back(Event::Completion { cqn });

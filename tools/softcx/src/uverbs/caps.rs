@@ -39,3 +39,6 @@ pub(super) const FIRMWARE_TEXT: &str = "16.35.4030";
 /// RNR NAK, memory windows, XRC, management extensions, windows of type 2B.
 pub(super) const DEVICE_CAP_FLAGS: u32 =
     1 << 1 | 1 << 2 | 1 << 4 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
+
+/// Period of moderation of completion events, in µs.
+pub(super) const MAX_MODERATION_US: u16 = (1 << 12) - 1;

@@ -5,11 +5,13 @@ use super::file::{File, What, errno};
 use super::host_memory::is_mapped;
 use super::router::Subject;
 use super::uapi::{Call, Request, Response};
-use crate::cq::CqSpec;
+use crate::cq::{CqSpec, Moderation};
 use crate::memory::Buffer;
+use crate::mini::MiniFormat;
 use crate::qp::{QpKind, QpSpec, SendSpec};
 use crate::recv::{RecvSpec, XrcSrq};
 use ironverbs::Errno;
+use std::time::Duration;
 
 /// Bytes of a page of the host.
 const PAGE_BYTES: u64 = 4096;
@@ -99,10 +101,17 @@ impl File {
         {
             return Err(Errno::EINVAL);
         }
-        // No compression, no padding, no real-time clock.
-        if driver.u8(20) != 0 || flags & (PAD | REAL_TIME) != 0 {
+        // No padding, no real-time clock.
+        if flags & (PAD | REAL_TIME) != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
+        let compress = match (driver.u8(20), driver.u8(21)) {
+            (0, _) => None,
+            (1, 1) if entry_bytes == 64 => Some(MiniFormat::Hash),
+            (1, 2) if entry_bytes == 64 => Some(MiniFormat::Checksum),
+            (1, 4) if entry_bytes == 64 => Some(MiniFormat::ChecksumStride),
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
         const TIMESTAMP: u64 = 1;
         const IGNORE_OVERRUN: u64 = 2;
         if wish.flags & !(TIMESTAMP | IGNORE_OVERRUN) != 0 {
@@ -129,6 +138,7 @@ impl File {
             record: record(driver.u64(8))?,
             uar_page,
             ignore_overrun: wish.flags & IGNORE_OVERRUN != 0,
+            compress,
         };
         let channel = wish.channel.map(|number| state.channel(number)).transpose()?;
         let event_file = state.async_file(wish.event_file)?;
@@ -136,6 +146,21 @@ impl File {
         self.watch(Subject::Cq(cqn), wish.user_handle, channel, event_file);
         let handle = state.insert(What::Cq { cqn }, vec![]);
         Ok((handle, entries as u32 - 1, Response::new(8).u32(0, cqn).done()))
+    }
+
+    /// Extended MODIFY_CQ: moderation of its events.
+    pub(super) fn modify_cq(&self, request: Request<'_>) -> Result<(), Errno> {
+        const MODERATION: u32 = 1;
+        let cqn = self.state().cqn(request.u32(0))?;
+        if request.u32(4) & !MODERATION != 0 || request.u32(12) != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let (count, period_us) = (request.u16(8), request.u16(10));
+        if period_us > MAX_MODERATION_US {
+            return Err(Errno::EINVAL);
+        }
+        let moderation = Moderation { count, period: Duration::from_micros(period_us.into()) };
+        self.with(|d| d.moderate_cq(cqn, moderation)).map_err(errno)
     }
 
     /// RESIZE_CQ.

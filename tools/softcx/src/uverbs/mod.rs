@@ -6,8 +6,8 @@
 //! `file` (handles), `router` and `channel` (events), `page` and `host_memory` (memory of the process).
 //!
 //! What the driver of the kernel can and this does not: registers handed out by the kernel (contexts without dynamic UARs),
-//! DEVX, raw packets, flow steering, tag matching, signatures, on-demand paging, device memory, moderation of completion
-//! events, and compressed CQEs. Each is refused as a device without the capability refuses it.
+//! DEVX, raw packets, flow steering, tag matching, signatures, on-demand paging and device memory; and of the extended
+//! commands, those that have a method of the ioctl. Each is refused as a device without the capability refuses it.
 
 mod attributes;
 mod caps;

@@ -15,8 +15,8 @@ use std::any::Any;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a doorbell register holds that nobody rang: no doorbell looks like it.
 const QUIET: u64 = u64::MAX;

@@ -4,6 +4,7 @@ use super::caps::*;
 use super::file::File;
 use super::uapi::{Answer, Call, Request, Response};
 use crate::device::{CLOCK_KHZ, Device};
+use crate::mini::MAX_SESSION;
 use crate::packet::Network;
 use crate::port::{Link, Port};
 use ironverbs::Errno;
@@ -63,10 +64,12 @@ impl File {
             .u32(180, 304)
             .u64(208, 0x7fff_ffff_ffff_ffff)
             .u64(216, CLOCK_KHZ)
-            .u64(224, DEVICE_CAP_FLAGS.into());
+            .u64(224, DEVICE_CAP_FLAGS.into())
+            .u16(280, u16::MAX)
+            .u16(282, MAX_MODERATION_US);
         let room = call.driver_room.unwrap_or(0).min(112);
-        // No TSO, RSS, pacing, or striding; 128-byte CQEs may be padded; inline data may come in CQEs.
-        let driver = Response::new(112).u32(4, room as u32).u32(60, 2).done();
+        // No TSO, RSS, pacing, striding or padding; completions can be compressed in any of three formats.
+        let driver = Response::new(112).u32(4, room as u32).u32(32, MAX_SESSION as u32).u32(36, 7).done();
         Ok(Answer { core: core.done(), driver: driver[..room].to_vec() })
     }
 

@@ -112,7 +112,15 @@ impl SimHost {
             }
             true
         });
-        Self { shared: Arc::new(Shared { fabric, router, pages: Arc::default(), domains: Mutex::default(), state: Mutex::default() }) }
+        Self {
+            shared: Arc::new(Shared {
+                fabric,
+                router,
+                pages: Arc::default(),
+                domains: Mutex::default(),
+                state: Mutex::default(),
+            }),
+        }
     }
 
     /// The fabric: step it, run it, disturb it, or reach a device by the id that [`add`](Self::add) gave.

@@ -36,6 +36,7 @@ pub(super) fn sizes(number: u32) -> Option<(usize, usize)> {
         40 => (32, 32),
         n if n == EX | 1 => (8, 304),
         n if n == EX | 26 => (120, 8),
+        n if n == EX | 57 => (16, 0),
         _ => return None,
     })
 }
@@ -108,6 +109,7 @@ pub(super) fn run(file: &File, number: u32, call: &Call<'_>) -> Result<Answer, E
             file.modify_qp(request)?;
             Ok(Response::new(8).u32(4, 8).into())
         }
+        n if n == EX | 57 => file.modify_cq(request).and_then(nothing),
         _ => Err(Errno::EOPNOTSUPP),
     }
 }

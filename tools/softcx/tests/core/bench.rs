@@ -77,11 +77,12 @@ pub struct Plan {
     pub entry_bytes: u64,
     pub scatter: bool,
     pub own_recv: bool,
+    pub compress: Option<MiniFormat>,
 }
 
 impl Plan {
     pub fn of(kind: QpKind) -> Self {
-        Self { kind, entry_bytes: 64, scatter: false, own_recv: true }
+        Self { kind, entry_bytes: 64, scatter: false, own_recv: true, compress: None }
     }
 }
 
@@ -124,7 +125,7 @@ impl Side {
         };
         side.pd = side.device(|d| d.alloc_pd());
         side.key = side.register(DATA, DATA_BYTES, Access::ALL);
-        side.cqn = side.make_cq(CQ_RING, CQ_RECORD);
+        side.cqn = side.make_cq(CQ_RING, CQ_RECORD, plan.compress);
         side.qpn = side.make_qp(plan);
         side
     }
@@ -150,7 +151,7 @@ impl Side {
         })
     }
 
-    pub fn make_cq(&self, ring: u64, record: u64) -> u32 {
+    fn make_cq(&self, ring: u64, record: u64, compress: Option<MiniFormat>) -> u32 {
         // Every entry invalid: opcode 15, owner 0.
         for i in 0..1 << LOG2_CQ {
             self.memory.write(ring + i * self.entry_bytes + self.entry_bytes - 1, &[0xf0]).unwrap();
@@ -164,6 +165,7 @@ impl Side {
             record,
             uar_page: UAR,
             ignore_overrun: false,
+            compress,
         };
         self.device(|d| d.create_cq(spec)).unwrap()
     }
@@ -326,6 +328,17 @@ impl Side {
         let mut bytes = [0; 64];
         self.memory.read(slot, &mut bytes).unwrap();
         bytes
+    }
+
+    /// The bytes of the entry `n` places ahead, whatever they are.
+    pub fn peek(&self, n: u32) -> Vec<u8> {
+        self.get(CQ_RING + u64::from((self.ci + n) & ((1 << LOG2_CQ) - 1)) * 64, 64)
+    }
+
+    /// Consumes `n` entries unseen.
+    pub fn skip(&mut self, n: u32) {
+        self.ci += n;
+        self.memory.store_be32(CQ_RECORD, self.ci).unwrap();
     }
 
     pub fn poll_all(&mut self) -> Vec<Completion> {

@@ -117,7 +117,9 @@ fn completion_queues_are_checked() {
     assert_eq!(refused(63, 0, &|d| d[16] = 32), EINVAL);
     assert_eq!(refused(63, 0, &|d| d[28] = 1), EINVAL);
     assert_eq!(refused(63, 0, &|d| d[22] = 0), EINVAL, "no UAR page");
-    assert_eq!(refused(63, 0, &|d| d[20] = 1), Some(Errno::EOPNOTSUPP), "compression");
+    assert_eq!(refused(63, 0, &|d| d[20] = 1), Some(Errno::EOPNOTSUPP), "compression without a format");
+    assert_eq!(refused(63, 0, &|d| (d[20], d[21]) = (1, 4)), None);
+    assert_eq!(refused(63, 0, &|d| (d[16], d[20], d[21]) = (128, 1, 4)), Some(Errno::EOPNOTSUPP));
     assert_eq!(refused(63, 0, &|d| d.truncate(21)), EINVAL);
 }
 
