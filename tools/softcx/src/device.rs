@@ -1,17 +1,16 @@
 //! The device: its objects, the commands on them, and its turn in time.
 
-use crate::bits::doorbell;
 use crate::cq::{Cq, CqSpec, Moderation};
-use crate::event::{Event, PortChange};
+use crate::event::Event;
 use crate::memory::{BusError, Memory};
 use crate::mkey::{Asker, Mkey, Mkeys};
 use crate::packet::{Gid, Packet};
-use crate::port::{Link, Port};
-use crate::qp::{Qp, QpAttr, QpKind, QpSpec, QpState, SendRing};
+use crate::port::Port;
+use crate::qp::{Qp, QpAttr, QpKind, QpSpec, QpState};
 use crate::recv::{RecvQueue, RecvSpec, Srq, XrcSrq};
-use crate::report::{Misuse, Report};
+use crate::registers::UarPage;
+use crate::report::Report;
 use crate::shared::{Punish, Shared};
-use crate::syndrome::Syndrome;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,28 +54,18 @@ impl From<BusError> for Refusal {
     }
 }
 
-/// The registers of a UAR page, where they are memory that has to be looked at.
-pub trait UarPage: Send {
-    /// Takes what was written into the 8-byte register at `offset` since the last call, most significant byte first.
-    fn take(&mut self, offset: usize) -> Option<u64>;
-
-    /// The rest of a BlueFlame copy behind the register at `offset`: bytes from `offset + 8` to `offset + 256`, if
-    /// anything was written there since the last call.
-    fn take_image(&mut self, offset: usize) -> Option<Vec<u8>>;
-}
-
 /// A software ConnectX.
 pub struct Device {
-    shared: Shared,
-    guid: u64,
-    qps: BTreeMap<u32, Qp>,
-    pds: BTreeSet<u32>,
-    xrcds: BTreeSet<u32>,
-    uars: BTreeMap<u32, Box<dyn UarPage>>,
-    multicast: BTreeSet<(Gid, u32)>,
-    next_number: u32,
-    turn: u64,
-    dead: bool,
+    pub(crate) shared: Shared,
+    pub(crate) guid: u64,
+    pub(crate) qps: BTreeMap<u32, Qp>,
+    pub(crate) pds: BTreeSet<u32>,
+    pub(crate) xrcds: BTreeSet<u32>,
+    pub(crate) uars: BTreeMap<u32, Box<dyn UarPage>>,
+    pub(crate) multicast: BTreeSet<(Gid, u32)>,
+    pub(crate) next_number: u32,
+    pub(crate) turn: u64,
+    pub(crate) dead: bool,
 }
 
 impl Device {
@@ -379,78 +368,6 @@ impl Device {
         self.multicast.remove(&(gid, qpn)).then_some(()).ok_or(Refusal::BadParam)
     }
 
-    /// A store of 8 bytes into a UAR page, `value` as the bytes are in memory, first byte most significant.
-    pub fn doorbell(&mut self, page: u32, offset: usize, value: u64) {
-        if self.dead {
-            return;
-        }
-        self.shared.progress = true;
-        let is_cq = offset == doorbell::CQ;
-        let number = if is_cq { value as u32 & 0xff_ffff } else { SendRing::names(value) };
-        let known = if is_cq {
-            self.shared.cqs.get(&number).is_some_and(|c| c.spec.uar_page == page)
-        } else {
-            self.qps.get(&number).is_some_and(|q| q.spec.uar_page == page)
-        };
-        if !known {
-            self.shared.report(number, None, Misuse::UnknownDoorbell { value });
-        }
-        if is_cq {
-            let of_page: Vec<u32> =
-                self.shared.cqs.iter().filter(|(_, c)| c.spec.uar_page == page).map(|(n, _)| *n).collect();
-            for cqn in of_page {
-                self.arm_cq(cqn, (cqn == number).then_some((value >> 32) as u32));
-            }
-        } else {
-            // A register holds the last doorbell only: the others of the page may have rung before it.
-            for qp in self.qps.values_mut().filter(|q| q.spec.uar_page == page) {
-                qp.ring(&mut self.shared, (qp.qpn == number).then_some(value));
-            }
-        }
-    }
-
-    fn arm_cq(&mut self, cqn: u32, word: Option<u32>) {
-        let Some(cq) = self.shared.cqs.get_mut(&cqn) else { return };
-        let misuse = match cq.arm(&*self.shared.memory, word) {
-            Ok((wakes, misuse)) => {
-                if wakes {
-                    self.shared.events.push_back(Event::Completion { cqn });
-                }
-                misuse
-            }
-            Err(BusError { address }) => Some(Misuse::RingMemory { address }),
-        };
-        if let Some(misuse) = misuse {
-            self.shared.report(cqn, None, misuse);
-        }
-    }
-
-    fn poll_uars(&mut self) {
-        let mut rung = vec![];
-        for (page, registers) in &mut self.uars {
-            let sends = (0..doorbell::SEND_COUNT).map(|i| doorbell::SEND + i * doorbell::SEND_STRIDE);
-            for offset in sends.chain([doorbell::CQ]) {
-                let Some(value) = registers.take(offset) else { continue };
-                let image = if offset == doorbell::CQ { None } else { registers.take_image(offset) };
-                rung.push((*page, offset, value, image));
-            }
-        }
-        for (page, offset, value, image) in rung {
-            self.doorbell(page, offset, value);
-            if let Some(image) = image {
-                self.check_image(value, &image);
-            }
-        }
-    }
-
-    /// A whole WQE came with a doorbell: it must be the one in the ring. The WQE is fetched from the ring all the same.
-    fn check_image(&mut self, value: u64, image: &[u8]) {
-        let copy = [value.to_be_bytes().as_slice(), image].concat();
-        if let Some(qp) = self.qps.get(&SendRing::names(value)) {
-            qp.check_image(&mut self.shared, &copy);
-        }
-    }
-
     fn refresh_srqs(&mut self) {
         let mut srqs = std::mem::take(&mut self.shared.srqs);
         for (srqn, srq) in &mut srqs {
@@ -516,84 +433,6 @@ impl Device {
         }
         let moderated = self.shared.cqs.values().filter_map(Cq::due);
         self.qps.values().filter_map(Qp::deadline).chain(moderated).min()
-    }
-
-    /// Fault: the next send WQE of the queue pair fails with `syndrome`.
-    pub fn fail_next_send(&mut self, qpn: u32, syndrome: Syndrome) -> Result<(), Refusal> {
-        self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?.inject_send = Some(syndrome);
-        Ok(())
-    }
-
-    /// Fault: the next receive WQE that the queue pair uses fails with `syndrome`, and the sender hears of it.
-    pub fn fail_next_receive(&mut self, qpn: u32, syndrome: Syndrome) -> Result<(), Refusal> {
-        self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?.inject_recv = Some(syndrome);
-        Ok(())
-    }
-
-    /// Fault: the queue pair does nothing at all, until it is told to go on.
-    pub fn set_stuck(&mut self, qpn: u32, stuck: bool) -> Result<(), Refusal> {
-        self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?.stuck = stuck;
-        self.shared.progress = true;
-        Ok(())
-    }
-
-    /// Fault: the queue pair goes to error, and software is told.
-    pub fn kill_qp(&mut self, qpn: u32) -> Result<(), Refusal> {
-        let qp = self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?;
-        self.shared.events.push_back(Event::QpFatal { qpn });
-        if qp.state != QpState::Err {
-            qp.enter(QpState::Err, &mut self.shared);
-        }
-        Ok(())
-    }
-
-    /// Fault: the completion queue breaks as if overrun.
-    pub fn overrun_cq(&mut self, cqn: u32) -> Result<(), Refusal> {
-        if self.shared.cqs.get_mut(&cqn).ok_or(Refusal::NoObject)?.break_down() {
-            self.shared.events.push_back(Event::CqError { cqn });
-        }
-        Ok(())
-    }
-
-    /// Fault: an event out of the blue.
-    pub fn raise(&mut self, event: Event) {
-        self.shared.events.push_back(event);
-        self.shared.progress = true;
-    }
-
-    /// Fault: the port goes down or comes back.
-    pub fn set_port_active(&mut self, port: u8, active: bool) -> Result<(), Refusal> {
-        let entry = self.shared.ports.get_mut(usize::from(port).wrapping_sub(1)).ok_or(Refusal::NoObject)?;
-        if std::mem::replace(&mut entry.active, active) != active {
-            let change = if active { PortChange::Active } else { PortChange::Down };
-            self.raise(Event::Port { port, change });
-        }
-        Ok(())
-    }
-
-    /// Gives an InfiniBand port another LID, as a subnet manager does.
-    pub fn set_lid(&mut self, port: u8, new: u16) -> Result<(), Refusal> {
-        match &mut self.shared.ports.get_mut(usize::from(port).wrapping_sub(1)).ok_or(Refusal::NoObject)?.link {
-            Link::InfiniBand { lid } => *lid = new,
-            Link::Ethernet { .. } => return Err(Refusal::BadParam),
-        }
-        self.raise(Event::Port { port, change: PortChange::Lid });
-        Ok(())
-    }
-
-    /// Sets a place of a port's GID table, as the network stack does when an address comes or goes.
-    pub fn set_gid(&mut self, port: u8, index: usize, entry: Option<crate::port::GidEntry>) -> Result<(), Refusal> {
-        let gids = &mut self.shared.ports.get_mut(usize::from(port).wrapping_sub(1)).ok_or(Refusal::NoObject)?.gids;
-        *gids.get_mut(index).ok_or(Refusal::BadParam)? = entry;
-        self.raise(Event::Port { port, change: PortChange::Gid });
-        Ok(())
-    }
-
-    /// Fault: the device dies. It does nothing any more.
-    pub fn die(&mut self) {
-        if !std::mem::replace(&mut self.dead, true) {
-            self.raise(Event::Fatal);
-        }
     }
 
     /// Numbers of all queue pairs, completion queues and shared receive queues.

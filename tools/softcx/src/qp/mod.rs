@@ -1,10 +1,16 @@
 //! Queue pairs: what they are made of, their states, and the turn that each gets in a step of the device.
 
+mod answers;
+mod deliver;
 mod flush;
+mod key_change;
+mod outgoing;
 mod psn;
 mod requester;
 mod responder;
+mod route_header;
 mod send_ring;
+mod unreliable;
 
 use crate::bits::cqe::{self, Cqe};
 use crate::event::Event;

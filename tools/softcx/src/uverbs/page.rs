@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::bits::doorbell::{SEND_STRIDE, UAR_BYTES};
-use crate::device::UarPage;
+use crate::registers::UarPage;
 use ironverbs::Errno;
 use ironverbs::sys::Mapping;
 use std::any::Any;
