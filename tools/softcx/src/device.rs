@@ -247,6 +247,7 @@ impl Device {
 
     /// Ends a completion queue.
     pub fn destroy_cq(&mut self, cqn: u32) -> Result<(), Refusal> {
+        self.poll_uars();
         let used = self.qps.values().any(|q| q.spec.send_cq == cqn || q.spec.recv_cq == cqn)
             || self.shared.srqs.values().any(|s| s.xrc.is_some_and(|x| x.cqn == cqn));
         if used {
@@ -322,6 +323,8 @@ impl Device {
         change: impl FnOnce(&mut QpAttr),
         state: Option<QpState>,
     ) -> Result<(), Refusal> {
+        // Doorbells that rang before the command are not to be taken for later ones.
+        self.poll_uars();
         let qp = self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?;
         change(&mut qp.attr);
         if let Some(state) = state {
@@ -346,6 +349,7 @@ impl Device {
 
     /// Ends a queue pair. From then on the device writes nothing for it.
     pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), Refusal> {
+        self.poll_uars();
         if self.multicast.iter().any(|(_, q)| *q == qpn) {
             return Err(Refusal::Busy);
         }

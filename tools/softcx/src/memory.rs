@@ -164,3 +164,27 @@ impl Memory for VecMemory {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_in_any_order_are_one_buffer() {
+        let memory = VecMemory::new(0x1000, 0x4000);
+        // Pages of 4 KiB, the first used from its byte 64 on.
+        let buffer = Buffer::paged(vec![0x3000, 0x1000], 12, 64, 5000);
+        let data: Vec<u8> = (0..5000).map(|i| (i % 251) as u8).collect();
+        buffer.write(&memory, 0, &data).unwrap();
+        let (mut head, mut tail, mut back) = ([0; 4032], [0; 968], vec![0; 5000]);
+        memory.read(0x3040, &mut head).unwrap();
+        memory.read(0x1000, &mut tail).unwrap();
+        assert_eq!((&head[..], &tail[..]), data.split_at(4032));
+        buffer.read(&memory, 0, &mut back).unwrap();
+        assert_eq!(back, data);
+        assert_eq!(buffer.locate(4999), Ok((0x1000 + 967, 1)));
+        assert!(buffer.locate(5000).is_err());
+        assert!(buffer.read(&memory, 4990, &mut [0; 20]).is_err());
+        assert!(Buffer::paged(vec![0x3000], 12, 0, 5000).read(&memory, 0, &mut back).is_err(), "the list is too short");
+    }
+}
