@@ -21,11 +21,13 @@ use ironverbs::sys::{Cdev, Mapping};
 use ironverbs::{DriverId, Errno};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An open file of a simulated device.
 pub(super) struct SimCdev {
     file: Arc<File>,
+    /// The file was given up.
+    closed: AtomicBool,
 }
 
 /// The memory of this process, for a device whose addresses come in commands of a [`SimCdev`] only.
@@ -41,11 +43,14 @@ const EXTENDED: u32 = 1 << 31;
 
 impl SimCdev {
     pub fn new(file: File) -> Self {
-        Self { file: Arc::new(file) }
+        Self { file: Arc::new(file), closed: AtomicBool::new(false) }
     }
 
     /// What is asked of every command: the device lives, and this is not the one to be refused.
     fn admit(&self, destroys: bool) -> Result<(), Errno> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Errno::ENOTTY);
+        }
         self.file.shared.count_command(self.file.id)?;
         if !destroys && self.file.with(|d| d.is_dead()) { Err(Errno::EIO) } else { Ok(()) }
     }
@@ -171,6 +176,12 @@ unsafe impl Cdev for SimCdev {
         };
         // The mapping keeps the file, and with it every object, as the kernel's does.
         page.map(Arc::clone(&self.file))
+    }
+
+    fn close(&self) -> Result<(), Errno> {
+        self.closed.store(true, Ordering::Release);
+        self.file.tear_down();
+        Ok(())
     }
 
     fn driver_id(&self) -> u32 {

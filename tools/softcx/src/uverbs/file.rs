@@ -244,9 +244,9 @@ impl State {
     }
 }
 
-impl Drop for File {
-    /// Everything that is left goes, users before what they use.
-    fn drop(&mut self) {
+impl File {
+    /// Ends the context: everything that is left goes, users before what they use.
+    pub fn tear_down(&self) {
         loop {
             let unused: Vec<(u16, u32)> = {
                 let state = self.state();
@@ -258,9 +258,19 @@ impl Drop for File {
                 break;
             }
         }
-        for channel in std::mem::take(&mut self.state().async_files) {
-            channel.bury();
-        }
+        let (files, channels) = {
+            let mut state = self.state();
+            state.context = None;
+            (std::mem::take(&mut state.async_files), std::mem::take(&mut state.channels))
+        };
+        drop(channels);
+        files.into_iter().for_each(Channel::bury);
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.tear_down();
     }
 }
 

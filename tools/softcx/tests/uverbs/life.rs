@@ -97,7 +97,7 @@ fn the_clock_page_shows_the_time_of_the_fabric() {
     let clock = a.cdev.map(5 << 8 << 12, 4096).unwrap();
     let info = a.cdev.map(7 << 8 << 12, 4096).unwrap();
     host.fabric().step(Duration::from_millis(3));
-    let read = |page: &ironverbs::sys::Mapping, at| long(&crate::raw::bytes(page, at, 8), 0);
+    let read = |page: &ironverbs::sys::Mapping, at| long(&bytes(page, at, 8), 0);
     let ticks = u64::from_be(read(&clock, 0));
     assert_eq!(ticks, 3 * CLOCK_KHZ);
     // ns = nsec + ((ticks - cycles) × mult + frac) >> shift, sign even.
@@ -115,4 +115,17 @@ fn a_region_is_given_back_before_its_memory() {
     host.fabric().settle(Duration::from_secs(1));
     assert_eq!(b.poll().unwrap()[55], 0x04, "the key is gone");
     assert_eq!(b.memory.get(DATA, 64), [0; 64]);
+}
+
+#[test]
+fn a_file_given_up_ends_at_once_and_leaves_its_mappings() {
+    let (host, a, _b) = pair(false);
+    let id = host.id("mlx5_0").unwrap();
+    let page = a.cdev.map(9 << 8 << 12, 4096).unwrap();
+    a.destroy_qp().unwrap();
+    a.cdev.close().unwrap();
+    assert_eq!(host.with(id, |d| d.numbers()), (vec![], vec![], vec![]));
+    assert_eq!(bytes(&page, 0x800, 8), [0xff; 8], "the memory is still there");
+    assert_eq!(a.to_init(), Err(Errno::ENOTTY));
+    assert!(a.cdev.map(9 << 8 << 12, 4096).is_err());
 }
