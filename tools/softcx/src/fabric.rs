@@ -1,10 +1,12 @@
 //! The fabric: the devices of a simulation, the network between them, and time.
 
+use crate::bridge::Bridge;
 use crate::device::{Device, DeviceSpec};
 use crate::packet::{Gid, Mac, Network, Packet};
-use crate::port::Link;
+use crate::port::{Link, Port};
 use crate::report::Report;
 use crate::wire::{Disturbance, Verdict, Wire};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -42,6 +44,7 @@ type Clock = Box<dyn FnMut(Duration) -> bool + Send>;
 struct World {
     devices: Vec<Device>,
     wire: Wire,
+    bridges: Vec<Bridge>,
     now: Duration,
     /// Called after each step, while they return true: fronts hand events on.
     listeners: Vec<Listener>,
@@ -52,8 +55,14 @@ struct World {
 impl Fabric {
     /// An empty fabric. All chance in it comes from `seed`.
     pub fn new(seed: u64) -> Self {
-        let world =
-            World { devices: vec![], wire: Wire::new(seed), now: Duration::ZERO, listeners: vec![], clocks: vec![] };
+        let world = World {
+            devices: vec![],
+            wire: Wire::new(seed),
+            bridges: vec![],
+            now: Duration::ZERO,
+            listeners: vec![],
+            clocks: vec![],
+        };
         Self(Arc::new(Inner { world: Mutex::new(world), waiting: AtomicUsize::new(0) }))
     }
 
@@ -111,13 +120,21 @@ impl Fabric {
     /// The Ethernet address of the port that has a GID.
     pub(crate) fn find_mac(&self, gid: &Gid, network: Network) -> Option<Mac> {
         let world = self.world();
-        let mut ports = world.devices.iter().flat_map(|d| d.ports());
-        ports.find_map(|port| match port.link {
-            Link::Ethernet { mac } if port.gids.iter().flatten().any(|e| e.gid == *gid && e.network == network) => {
-                Some(mac)
-            }
-            _ => None,
-        })
+        let known = world.addresses().into_iter().chain(world.bridges.iter().flat_map(|b| b.addresses.iter().copied()));
+        known.into_iter().find(|(g, n, _)| (g, *n) == (gid, network)).map(|(_, _, mac)| mac)
+    }
+
+    /// Joins the fabric of another process: packets for nobody here go over `stream`, and what comes over it is delivered
+    /// here. Both fabrics run on threads of their own ([`spawn`](Self::spawn)); their devices must have different addresses
+    /// ([`SimHost::first_place`](crate::SimHost::first_place)). When the other end goes, the bridge does.
+    ///
+    /// Both ends must be of one version of this crate.
+    pub fn bridge(&self, stream: UnixStream) -> std::io::Result<()> {
+        let mut bridge = Bridge::new(stream)?;
+        let mut world = self.world();
+        bridge.announce(&world.addresses());
+        world.bridges.push(bridge);
+        Ok(())
     }
 
     /// What the network does to packets from now on.
@@ -211,6 +228,45 @@ impl Fabric {
 }
 
 impl World {
+    /// Gives a packet to whoever listens to its address. True if anyone does.
+    fn deliver(&mut self, packet: &Packet) -> bool {
+        let hears = |d: &&mut Device| d.ports().iter().any(|p| p.accepts(&packet.route));
+        let mut heard = false;
+        for device in self.devices.iter_mut().filter(hears) {
+            device.receive(packet.clone());
+            heard = true;
+        }
+        heard
+    }
+
+    /// Delivers what came over bridges. True if anything did.
+    fn cross_bridges(&mut self) -> bool {
+        if self.bridges.is_empty() {
+            return false;
+        }
+        let addresses = self.addresses();
+        let mut packets = vec![];
+        for bridge in &mut self.bridges {
+            bridge.announce(&addresses);
+            packets.extend(bridge.receive());
+        }
+        self.bridges.retain(|bridge| !bridge.broken);
+        for packet in &packets {
+            self.deliver(packet);
+        }
+        !packets.is_empty()
+    }
+
+    /// Ethernet addresses of all ports, by GID.
+    fn addresses(&self) -> Vec<(Gid, Network, Mac)> {
+        let ports = self.devices.iter().flat_map(|d| d.ports());
+        let of = |port: &Port| match port.link {
+            Link::Ethernet { mac } => port.gids.iter().flatten().map(|e| (e.gid, e.network, mac)).collect(),
+            Link::InfiniBand { .. } => vec![],
+        };
+        ports.flat_map(of).collect()
+    }
+
     fn step(&mut self, now: Duration) -> bool {
         self.now = self.now.max(now);
         let now = self.now;
@@ -218,11 +274,15 @@ impl World {
         let arrived = self.wire.arrived(self.now);
         let mut progress = !arrived.is_empty();
         for packet in arrived {
-            let hears = |d: &&mut Device| d.ports().iter().any(|p| p.accepts(&packet.route));
-            for device in self.devices.iter_mut().filter(hears) {
-                device.receive(packet.clone());
+            let is_multicast = packet.route.dlid >= 0xc000 || packet.route.dmac[0] & 1 == 1;
+            let heard = self.deliver(&packet);
+            if is_multicast || !heard {
+                self.bridges.iter_mut().for_each(|bridge| {
+                    bridge.send(&packet);
+                });
             }
         }
+        progress |= self.cross_bridges();
         for device in &mut self.devices {
             let up: Vec<bool> = device.ports().iter().map(|p| p.active).collect();
             for packet in device.work(self.now) {

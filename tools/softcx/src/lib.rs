@@ -39,6 +39,8 @@
 //! time-out of seconds takes none. The same seed and the same calls give the same bytes. [`Fabric::spawn`] runs the fabric on
 //! a thread in real time instead, for programs that block.
 //!
+//! Two processes can share a network: [`Fabric::bridge`] joins their fabrics over a socket.
+//!
 //! # Faults
 //!
 //! | to see what happens when | call |
@@ -82,11 +84,13 @@
 //! alternate paths, DEVX. The front refuses them as a device without them does. Timing means nothing here.
 
 pub mod bits;
+mod bridge;
 mod cq;
 mod device;
 mod event;
 mod fabric;
 mod faults;
+mod frame;
 mod memory;
 mod mini;
 mod mkey;

@@ -50,6 +50,7 @@ struct HostState {
     devices: Vec<(DeviceId, SimDevice)>,
     refuse: HashMap<DeviceId, (u64, Errno)>,
     commands: HashMap<DeviceId, u64>,
+    first_place: u16,
 }
 
 /// A device to be.
@@ -123,6 +124,13 @@ impl SimHost {
         }
     }
 
+    /// Devices added from now on have addresses as if `place` others were there before them: so that those of several
+    /// hosts on bridged fabrics differ.
+    pub fn first_place(self, place: u16) -> Self {
+        self.state().first_place = place;
+        self
+    }
+
     /// The fabric: step it, run it, disturb it, or reach a device by the id that [`add`](Self::add) gave.
     pub fn fabric(&self) -> &Fabric {
         &self.shared.fabric
@@ -134,7 +142,7 @@ impl SimHost {
 
     /// Adds a device.
     pub fn add(&self, device: SimDevice) -> DeviceId {
-        let place = self.shared.fabric.len() as u16 + 1;
+        let place = self.shared.fabric.len() as u16 + 1 + self.state().first_place;
         let [high, low] = place.to_be_bytes();
         let mac = [0x02, 0, 0x5e, 0, high, low];
         let guid = 0x0200_5eff_fe00_0000 | u64::from(place);

@@ -146,3 +146,31 @@ fn two_hosts_share_a_fabric_and_keep_their_events() {
     assert_eq!(b.poll().unwrap()[47], 5);
     assert!(read(&b.channel, 8).is_some());
 }
+
+#[test]
+fn two_fabrics_are_joined_by_a_socket() {
+    let (one, two) = (SimHost::new(1), SimHost::new(2).first_place(100));
+    let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    one.fabric().bridge(near).unwrap();
+    two.fabric().bridge(far).unwrap();
+    for infiniband in [false, true] {
+        let name = if infiniband { "mlx5_1" } else { "mlx5_0" };
+        for host in [&one, &two] {
+            host.add(if infiniband { SimDevice::infiniband(name) } else { SimDevice::roce(name) });
+            host.fabric().step(Duration::ZERO);
+        }
+        one.fabric().step(Duration::ZERO);
+        let (mut a, mut b) = (Rig::new(&one, name), Rig::new(&two, name));
+        a.connect(&b);
+        b.connect(&a);
+        b.receive(64, DATA);
+        a.send(b"over the bridge");
+        for _ in 0..20 {
+            one.fabric().step(Duration::ZERO);
+            two.fabric().step(Duration::ZERO);
+        }
+        assert_eq!((a.poll().unwrap()[63] >> 4, b.poll().unwrap()[47]), (0, 15));
+        assert_eq!(b.memory.get(DATA, 15), b"over the bridge");
+    }
+    assert_eq!(one.fabric().take_reports(), []);
+}
