@@ -66,6 +66,8 @@ pub struct Device {
     pub(crate) next_number: u32,
     pub(crate) turn: u64,
     pub(crate) dead: bool,
+    /// Its addresses are those of a program in this process: safe code may not make any up.
+    pub(crate) is_of_program: bool,
 }
 
 impl Device {
@@ -98,6 +100,7 @@ impl Device {
             next_number: 0,
             turn: 0,
             dead: false,
+            is_of_program: false,
         }
     }
 
@@ -124,11 +127,6 @@ impl Device {
     /// Whether the device has died.
     pub fn is_dead(&self) -> bool {
         self.dead
-    }
-
-    /// Which misuses hurt from now on.
-    pub fn set_punish(&mut self, punish: Punish) {
-        self.shared.punish = punish;
     }
 
     /// Takes out what happened besides completions.

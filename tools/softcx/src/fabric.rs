@@ -74,10 +74,15 @@ impl Fabric {
         world
     }
 
-    /// Adds a device.
+    /// Adds a device, to be driven by [`with`](Self::with). Devices for programs are added to a
+    /// [`SimHost`](crate::SimHost).
     pub fn add(&self, spec: DeviceSpec) -> DeviceId {
+        self.insert(Device::new(spec))
+    }
+
+    pub(crate) fn insert(&self, device: Device) -> DeviceId {
         let mut world = self.world();
-        world.devices.push(Device::new(spec));
+        world.devices.push(device);
         DeviceId(world.devices.len() - 1)
     }
 
@@ -91,12 +96,20 @@ impl Fabric {
         self.len() == 0
     }
 
-    /// Looks at a device, or does something to it: every fault is a method of [`Device`].
+    /// Looks at a device, or commands it.
     ///
     /// # Panics
     ///
-    /// If `id` is another fabric's.
+    /// If `id` is another fabric's, or that of a [`SimHost`](crate::SimHost)'s device: its commands are those of the program
+    /// that uses it, and [`SimHost::with`](crate::SimHost::with) does what else there is.
     pub fn with<T>(&self, id: DeviceId, f: impl FnOnce(&mut Device) -> T) -> T {
+        self.with_any(id, |device| {
+            assert!(!device.is_of_program, "the device belongs to a simulated host");
+            f(device)
+        })
+    }
+
+    pub(crate) fn with_any<T>(&self, id: DeviceId, f: impl FnOnce(&mut Device) -> T) -> T {
         let mut world = self.world();
         let result = f(&mut world.devices[id.0]);
         world.tell_listeners();

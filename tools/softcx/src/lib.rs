@@ -47,15 +47,15 @@
 //! | --- | --- |
 //! | packets are lost, doubled, late, out of order | [`Fabric::disturb`] |
 //! | one certain packet is lost | [`Fabric::filter`] |
-//! | a send or receive completes with a [`Syndrome`] | [`Device::fail_next_send`], [`Device::fail_next_receive`] |
-//! | a queue pair hangs, or dies | [`Device::set_stuck`], [`Device::kill_qp`] |
-//! | a completion queue overruns | [`Device::overrun_cq`] |
-//! | a port goes down, gets another LID or GID | [`Device::set_port_active`], [`Device::set_lid`], [`Device::set_gid`] |
-//! | any event comes | [`Device::raise`] |
-//! | the device dies | [`Device::die`] |
+//! | a send or receive completes with a [`Syndrome`] | [`Control::fail_next_send`], [`Control::fail_next_receive`] |
+//! | a queue pair hangs, or dies | [`Control::set_stuck`], [`Control::kill_qp`] |
+//! | a completion queue overruns | [`Control::overrun_cq`] |
+//! | a port goes down, gets another LID or GID | [`Control::set_port_active`], [`Control::set_lid`], [`Control::set_gid`] |
+//! | any event comes | [`Control::raise`] |
+//! | the device dies | [`Control::die`] |
 //! | a command is refused | [`SimHost::refuse_command`] |
 //!
-//! Methods of [`Device`] are called through [`SimHost::with`].
+//! Methods of [`Control`] are called through [`SimHost::with`].
 //!
 //! # Misuse
 //!
@@ -85,11 +85,11 @@
 
 pub mod bits;
 mod bridge;
+mod control;
 mod cq;
 mod device;
 mod event;
 mod fabric;
-mod faults;
 mod frame;
 mod memory;
 mod mini;
@@ -106,6 +106,7 @@ mod uverbs;
 mod wire;
 mod wqe;
 
+pub use control::Control;
 pub use cq::{Cq, CqSpec, Moderation};
 pub use device::{CLOCK_KHZ, Device, DeviceSpec, Refusal};
 pub use event::{Eq, Event, PortChange};

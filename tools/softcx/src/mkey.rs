@@ -160,6 +160,16 @@ impl Mkeys {
         }
     }
 
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
     /// Takes out the key with the index of `key`, whatever its low byte.
     pub fn remove(&mut self, key: u32) -> Option<Mkey> {
         self.table.remove(&(key >> 8))

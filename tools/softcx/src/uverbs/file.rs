@@ -103,7 +103,7 @@ impl File {
 
     /// Does something to the device. The order of locks is file, device, router.
     pub fn with<T>(&self, f: impl FnOnce(&mut Device) -> T) -> T {
-        self.shared.fabric.with(self.id, f)
+        self.shared.fabric.with_any(self.id, f)
     }
 
     /// Watches an object for events.

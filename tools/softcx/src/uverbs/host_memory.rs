@@ -3,7 +3,8 @@
 //! # Safety argument
 //!
 //! The device's addresses are addresses of this process. It reaches only what a program named to it: rings and doorbell
-//! records in create commands, regions in REG_MR. Who issues those commands promises, as the caller of
+//! records in create commands, regions in REG_MR; commands of any other origin are kept from such a device
+//! ([`Fabric::with`](crate::Fabric::with)). Who issues those commands promises, as the caller of
 //! [`Cdev`](ironverbs::sys::Cdev), that such memory stays allocated until it is taken back; and the device forgets an address
 //! in the command that takes it back, under the lock that it works under. The driver makes no reference to memory that it has
 //! given to the device, so none is aliased here; both sides use raw pointers.

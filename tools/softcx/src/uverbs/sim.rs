@@ -4,6 +4,7 @@ use super::cdev::SimCdev;
 use super::file::File;
 use super::page::PagePool;
 use super::router::Router;
+use crate::control::Control;
 use crate::device::{Device, DeviceSpec};
 use crate::fabric::{DeviceId, Fabric};
 use crate::memory::Memory;
@@ -146,16 +147,18 @@ impl SimHost {
         let [high, low] = place.to_be_bytes();
         let mac = [0x02, 0, 0x5e, 0, high, low];
         let guid = 0x0200_5eff_fe00_0000 | u64::from(place);
-        let made =
+        let port =
             if device.ethernet { Port::ethernet(mac, [198, 18, high, low]) } else { Port::infiniband(place, guid) };
         let memory: Arc<dyn Memory> = super::cdev::process_memory();
-        let id = self.shared.fabric.add(DeviceSpec {
+        let mut made = Device::new(DeviceSpec {
             name: device.name.clone(),
             memory,
-            ports: device.ports.clone().unwrap_or_else(|| vec![made]),
+            ports: device.ports.clone().unwrap_or_else(|| vec![port]),
             guid,
             punish: device.punish,
         });
+        made.is_of_program = true;
+        let id = self.shared.fabric.insert(made);
         self.shared.router.lock().unwrap_or_else(PoisonError::into_inner).add_device(id);
         self.state().devices.push((id, device));
         id
@@ -166,9 +169,9 @@ impl SimHost {
         self.state().devices.iter().find(|(_, d)| d.name == name).map(|(id, _)| *id)
     }
 
-    /// Looks at a device, or does something to it: every fault is a method of [`Device`].
-    pub fn with<T>(&self, id: DeviceId, f: impl FnOnce(&mut Device) -> T) -> T {
-        self.shared.fabric.with(id, f)
+    /// Looks at a device, or does something to it: every fault is a method of [`Control`].
+    pub fn with<T>(&self, id: DeviceId, f: impl FnOnce(&mut Control<'_>) -> T) -> T {
+        self.shared.fabric.with_any(id, |device| f(&mut device.control()))
     }
 
     /// Fault: of the commands to the device from now on, the `nth` (from 1) is refused with `errno`, and has no effect.
@@ -209,7 +212,11 @@ impl Shared {
 impl Sys for SimHost {
     fn devices(&self) -> Result<Vec<DeviceInfo>, Error> {
         let state = self.state();
-        Ok(state.devices.iter().map(|(id, device)| self.with(*id, |d| describe(*id, device, d))).collect())
+        Ok(state
+            .devices
+            .iter()
+            .map(|(id, device)| self.shared.fabric.with_any(*id, |d| describe(*id, device, d)))
+            .collect())
     }
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn Cdev>, Error> {

@@ -102,11 +102,15 @@ pub fn pair_of(plan: Plan, seed: u64) -> (Side, Side) {
 
 impl Side {
     pub fn new(fabric: &Fabric, lid: u16, plan: Plan) -> Self {
+        Self::on(fabric, lid, plan, Port::infiniband(lid, lid.into()))
+    }
+
+    pub fn on(fabric: &Fabric, lid: u16, plan: Plan, port: Port) -> Self {
         let memory = Arc::new(VecMemory::new(BASE, SIZE));
         let id = fabric.add(DeviceSpec {
             name: format!("cx{lid}"),
             memory: Arc::clone(&memory) as Arc<dyn Memory>,
-            ports: vec![Port::infiniband(lid, lid.into())],
+            ports: vec![port],
             guid: lid.into(),
             punish: Punish::default(),
         });

@@ -223,12 +223,12 @@ fn work_posted_in_error_is_flushed_and_reset_starts_over() {
 fn every_syndrome_can_be_asked_for() {
     for syndrome in Syndrome::ALL {
         let (mut a, mut b) = pair(QpKind::Rc);
-        a.device(|d| d.fail_next_send(a.qpn, *syndrome)).unwrap();
+        a.device(|d| d.control().fail_next_send(a.qpn, *syndrome)).unwrap();
         a.send(SEND, 0, &[&inline(b"x")]);
         fails(&mut a, &b, syndrome.0, FIRST);
         let (mut a, mut c) = pair(QpKind::Rc);
         c.receive(&[(64, c.key, DATA)]);
-        c.device(|d| d.fail_next_receive(c.qpn, *syndrome)).unwrap();
+        c.device(|d| d.control().fail_next_receive(c.qpn, *syndrome)).unwrap();
         a.send(SEND, 0, &[&inline(b"x")]);
         fails(&mut a, &c, 0x14, BOTH);
         let received = c.poll().unwrap();

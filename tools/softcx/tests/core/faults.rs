@@ -46,11 +46,11 @@ fn a_lost_packet_of_an_unreliable_connection_costs_its_message_only() {
 fn a_stuck_queue_pair_goes_on_when_told() {
     let (mut a, mut b) = pair(QpKind::Rc);
     b.receive(&[(64, b.key, DATA)]);
-    a.device(|d| d.set_stuck(a.qpn, true)).unwrap();
+    a.device(|d| d.control().set_stuck(a.qpn, true)).unwrap();
     a.send(SEND, 0, &[&inline(b"x")]);
     a.settle();
     assert_eq!((a.poll(), b.poll()), (None, None));
-    a.device(|d| d.set_stuck(a.qpn, false)).unwrap();
+    a.device(|d| d.control().set_stuck(a.qpn, false)).unwrap();
     a.settle();
     assert_eq!((a.poll().unwrap().opcode, b.poll().unwrap().opcode), (0, 2));
 }
@@ -59,11 +59,11 @@ fn a_stuck_queue_pair_goes_on_when_told() {
 fn a_port_that_goes_down_and_comes_back() {
     let (mut a, mut b) = pair(QpKind::Rc);
     b.receive(&[(64, b.key, DATA)]);
-    b.device(|d| d.set_port_active(1, false)).unwrap();
+    b.device(|d| d.control().set_port_active(1, false)).unwrap();
     assert_eq!(b.events(), [Event::Port { port: 1, change: PortChange::Down }]);
     a.send(SEND, 0, &[&inline(b"x")]);
     assert!(!a.fabric.settle(Duration::from_millis(10)));
-    b.device(|d| d.set_port_active(1, true)).unwrap();
+    b.device(|d| d.control().set_port_active(1, true)).unwrap();
     a.settle();
     assert_eq!((a.poll().unwrap().opcode, b.poll().unwrap().opcode), (0, 2));
     assert_eq!(b.events(), [Event::Port { port: 1, change: PortChange::Active }]);
@@ -72,7 +72,7 @@ fn a_port_that_goes_down_and_comes_back() {
 #[test]
 fn a_dead_device_is_silent() {
     let (mut a, b) = pair(QpKind::Rc);
-    b.device(|d| d.die());
+    b.device(|d| d.control().die());
     assert_eq!(b.events(), [Event::Fatal]);
     a.send(SEND, 0, &[&inline(b"x")]);
     a.settle();
@@ -83,9 +83,9 @@ fn a_dead_device_is_silent() {
 #[test]
 fn queues_break_on_request() {
     let (mut a, _b) = pair(QpKind::Rc);
-    a.device(|d| d.kill_qp(a.qpn)).unwrap();
+    a.device(|d| d.control().kill_qp(a.qpn)).unwrap();
     assert_eq!((a.events(), a.state()), (vec![Event::QpFatal { qpn: a.qpn }], QpState::Err));
-    a.device(|d| d.overrun_cq(a.cqn)).unwrap();
+    a.device(|d| d.control().overrun_cq(a.cqn)).unwrap();
     assert_eq!(a.events(), [Event::CqError { cqn: a.cqn }]);
     a.send(0, 0, &[]);
     a.settle();

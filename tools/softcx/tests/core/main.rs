@@ -3,6 +3,7 @@
 mod bench;
 mod cq;
 mod errors;
+mod ethernet;
 mod faults;
 mod misuse;
 mod opcodes;

@@ -82,7 +82,7 @@ fn consumed_wqes_are_scribbled_over() {
     a.settle();
     assert_eq!(a.get(0x2_0000, 64), [SCRIBBLE; 64]);
     a.send(0, 0, &[]);
-    a.device(|d| d.set_punish(Punish { scribble: false, ..Punish::default() }));
+    a.device(|d| d.control().set_punish(Punish { scribble: false, ..Punish::default() }));
     a.settle();
     assert_eq!(a.get(0x2_0040, 4), [0, 0, 1, 0]);
 }

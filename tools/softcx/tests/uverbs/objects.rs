@@ -43,14 +43,21 @@ fn a_window_is_made_free() {
     let (host, a, _b) = pair(false);
     let mut request = words(16, &[(8, a.pd)]);
     request[12] = 2;
-    let (core, _) = invoke(&*a.cdev, 14, &request, 8, &[0; 8], 8).unwrap();
     let id = host.id("mlx5_0").unwrap();
-    let mkey = host.with(id, |d| d.mkey(word(&core, 4)).cloned()).unwrap();
-    assert!(mkey.free && mkey.is_window);
+    let before = host.with(id, |d| d.mkeys());
+    let (core, _) = invoke(&*a.cdev, 14, &request, 8, &[0; 8], 8).unwrap();
+    assert_eq!(host.with(id, |d| d.mkeys()), before + 1);
     request[12] = 3;
     assert_eq!(invoke(&*a.cdev, 14, &request, 8, &[], 0).err(), Some(Errno::EINVAL), "type 3");
     ioctl(&*a.cdev, 8, 0, &[Attr::Object(0, word(&core, 0).into())]).unwrap();
-    assert!(host.with(id, |d| d.mkey(word(&core, 4)).is_none()));
+    assert_eq!(host.with(id, |d| d.mkeys()), before);
+}
+
+#[test]
+#[should_panic(expected = "belongs to a simulated host")]
+fn addresses_for_a_programs_device_are_not_made_up() {
+    let (host, _a, _b) = pair(false);
+    host.fabric().with(host.id("mlx5_0").unwrap(), |d| d.alloc_pd());
 }
 
 /// CREATE_SRQ of 7 WQEs with 2 segments: stride 64, 8 places. `ring` and `record` are offsets.
