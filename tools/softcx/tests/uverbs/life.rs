@@ -129,3 +129,51 @@ fn a_file_given_up_ends_at_once_and_leaves_its_mappings() {
     assert_eq!(a.to_init(), Err(Errno::ENOTTY));
     assert!(a.cdev.map(9 << 8 << 12, 4096).is_err());
 }
+
+#[test]
+fn commands_can_be_written() {
+    let host = SimHost::new(1);
+    host.add(SimDevice::roce("mlx5_0"));
+    let cdev = open(&host, "mlx5_0");
+    let c = &*cdev;
+    let mut request = words(40, &[(8, 16), (12, 4)]);
+    request[24] = 1;
+    put64(&mut request, 32, 3);
+    let context = write(c, 0, request, 80).unwrap();
+    assert_eq!((word(&context, 4), context[8 + 44], word(&context, 8 + 20)), (4, 1, 32768));
+    let pd = write(c, 3, vec![0; 8], 8).unwrap();
+    assert_ne!(word(&pd, 4), 0, "pdn behind the handle");
+    assert_eq!(write(c, 3, vec![0; 8], 0).err(), Some(Errno::ENOSPC));
+    assert_eq!(write(c, 0x4000_0003, vec![0; 8], 8).err(), Some(Errno::EINVAL));
+    let device = write(c, 0x8000_0001, vec![0; 8], 304).unwrap();
+    assert_eq!((word(&device, 180), device[171]), (304, 1));
+    let mut long = vec![0; 16];
+    long[15] = 1;
+    assert_eq!(write(c, 0x8000_0001, long, 304).err(), Some(Errno::EOPNOTSUPP), "a tail that is not known");
+    let mut port = vec![0; 16];
+    port[8] = 1;
+    let port = write(c, 2, port, 40).unwrap();
+    assert_eq!((port[26], port[37], word(&port, 16)), (4, 2, 16));
+}
+
+#[test]
+fn commands_pass_a_busy_engine() {
+    let host = SimHost::new(1);
+    for n in 0..3 {
+        host.add(SimDevice::roce(format!("mlx5_{n}")));
+    }
+    let _engine = host.fabric().spawn();
+    std::thread::scope(|scope| {
+        for n in 0..3 {
+            let host = &host;
+            scope.spawn(move || {
+                let rig = Rig::new(host, &format!("mlx5_{n}"));
+                for _ in 0..100 {
+                    let (handle, _) = rig.create_qp(|_| {}).unwrap();
+                    ioctl(&*rig.cdev, 4, 1, &[Attr::Object(0, handle.into()), Attr::Out(1, 4)]).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(host.fabric().take_reports(), []);
+}

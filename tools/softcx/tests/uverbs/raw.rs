@@ -84,6 +84,29 @@ pub fn invoke(
     Ok((core.unwrap_or_default(), driver.unwrap_or_default()))
 }
 
+/// A command by write(): `body` behind the header, `room` bytes of answer. The body's first 8 bytes are the address of the
+/// answer, filled in here; those of an extended command are in its second header.
+pub fn write(cdev: &dyn Cdev, number: u32, mut body: Vec<u8>, room: usize) -> Result<Vec<u8>, Errno> {
+    let mut answer = vec![0; room];
+    let address = (answer.as_mut_ptr().expose_provenance() as u64).to_ne_bytes();
+    let mut bytes = number.to_ne_bytes().to_vec();
+    if number >> 31 == 0 {
+        bytes.extend(((body.len() + 8) as u16 / 4).to_ne_bytes());
+        bytes.extend((room as u16 / 4).to_ne_bytes());
+        body[..8].copy_from_slice(&address);
+    } else {
+        bytes.extend((body.len() as u16 / 8).to_ne_bytes());
+        bytes.extend((room as u16 / 8).to_ne_bytes());
+        bytes.extend(address);
+        bytes.extend([0; 8]);
+    }
+    bytes.extend(body);
+    let words: Vec<u64> = bytes.chunks(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
+    // SAFETY: the command is as long as it says, and the answer's address is that of a live vector.
+    unsafe { cdev.write(&words)? };
+    Ok(answer)
+}
+
 /// A structure of `len` bytes with 32-bit fields, in the host's order.
 pub fn words(len: usize, fields: &[(usize, u32)]) -> Vec<u8> {
     let mut bytes = vec![0; len];
