@@ -2,6 +2,7 @@
 
 mod bench;
 mod cq;
+mod damage;
 mod errors;
 mod ethernet;
 mod faults;
