@@ -8,6 +8,14 @@ use crate::shared::Punish;
 use crate::syndrome::Syndrome;
 
 /// A device, without the commands that name memory to it: those are the program's, which uses the device meanwhile.
+///
+/// ```
+/// use softcx::{SimDevice, SimHost};
+/// let host = SimHost::new(1);
+/// let id = host.add(SimDevice::roce("mlx5_0"));
+/// host.with(id, |device| device.set_port_active(1, false)).unwrap();
+/// assert!(!host.with(id, |device| device.ports()[0].active));
+/// ```
 #[derive(Debug)]
 pub struct Control<'a>(&'a mut Device);
 

@@ -55,6 +55,22 @@ impl From<BusError> for Refusal {
 }
 
 /// A software ConnectX.
+///
+/// ```
+/// use softcx::{Device, DeviceSpec, Port, Punish, VecMemory};
+/// use std::{sync::Arc, time::Duration};
+///
+/// let mut device = Device::new(DeviceSpec {
+///     name: "cx0".into(),
+///     memory: Arc::new(VecMemory::new(0x1000, 0x1000)),
+///     ports: vec![Port::infiniband(1, 1)],
+///     guid: 1,
+///     punish: Punish::default(),
+/// });
+/// let pd = device.alloc_pd();
+/// assert!(device.work(Duration::ZERO).is_empty(), "no packets leave");
+/// device.dealloc_pd(pd).unwrap();
+/// ```
 pub struct Device {
     pub(crate) shared: Shared,
     pub(crate) guid: u64,

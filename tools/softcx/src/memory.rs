@@ -114,6 +114,15 @@ impl Buffer {
 }
 
 /// Memory of its own, for tests of a device alone: bytes from address `base` on.
+///
+/// ```
+/// use softcx::{BusError, Memory, VecMemory};
+/// let memory = VecMemory::new(0x1000, 16);
+/// memory.store_be32(0x1008, 7)?;
+/// assert_eq!(memory.load_be32(0x1008)?, 7);
+/// assert_eq!(memory.load_be32(0x2000), Err(BusError { address: 0x2000 }));
+/// # Ok::<(), BusError>(())
+/// ```
 #[derive(Debug)]
 pub struct VecMemory {
     base: u64,

@@ -3,6 +3,13 @@
 use crate::packet::{Gid, Grh, Mac, Network, Route};
 
 /// A port of a device.
+///
+/// ```
+/// use softcx::{Link, Port};
+/// let port = Port::ethernet([2, 0, 0, 0, 0, 1], [198, 18, 0, 1]);
+/// assert_eq!(port.link, Link::Ethernet { mac: [2, 0, 0, 0, 0, 1] });
+/// assert_eq!(port.gids.iter().flatten().count(), 4); // link-local and IPv4, RoCE v1 and v2
+/// ```
 #[derive(Clone, Debug)]
 pub struct Port {
     /// Link layer and its address.

@@ -3,6 +3,12 @@
 use std::fmt;
 
 /// The syndrome byte of an error CQE. Unknown values are kept.
+///
+/// ```
+/// use softcx::Syndrome;
+/// assert_eq!(Syndrome(0x13), Syndrome::REMOTE_ACCESS);
+/// assert_eq!(Syndrome(0x15).to_string(), "transport retries exceeded (0x15)");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Syndrome(pub u8);
 

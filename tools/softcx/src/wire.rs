@@ -5,6 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What the network does to packets. Chances are from 0 to 1. The default does nothing.
+///
+/// ```
+/// use softcx::{Disturbance, Fabric};
+/// use std::time::Duration;
+/// let fabric = Fabric::new(7);
+/// fabric.disturb(Disturbance { reordering: 0.1, jitter: Duration::from_micros(50), ..Disturbance::default() });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Disturbance {
     /// Chance that a packet is lost.

@@ -7,6 +7,15 @@ use crate::qp::QpKind;
 use crate::recv::Sge;
 
 /// A send WQE, taken apart.
+///
+/// ```
+/// use softcx::{QpKind, SendWqe, Work};
+/// // Control segment: index 5, NOP; QP 0x123, one unit; completion always.
+/// let bytes = [0, 0, 5, 0, 0, 1, 0x23, 1, 0, 0, 0, 8, 0, 0, 0, 0];
+/// let wqe = SendWqe::decode(&bytes, QpKind::Rc)?;
+/// assert_eq!((wqe.index, wqe.signaled, wqe.work), (5, true, Work::Nop));
+/// # Ok::<(), &str>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendWqe {
     /// BBs since the queue was reset.

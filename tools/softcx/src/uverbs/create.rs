@@ -86,7 +86,7 @@ impl File {
         const REAL_TIME: u16 = 4;
         const MIN_REQUEST_BYTES: usize = 22;
         let driver = wish.driver;
-        if driver.0.len() < MIN_REQUEST_BYTES || wish.vector >= COMP_VECTORS || wish.cqe == 0 {
+        if driver.0.len() < MIN_REQUEST_BYTES || wish.vector >= COMP_VECTORS {
             return Err(Errno::EINVAL);
         }
         let entries = (u64::from(wish.cqe) + 1).next_power_of_two();
@@ -179,6 +179,10 @@ impl File {
         {
             return Err(Errno::EINVAL);
         }
+        if self.with(|d| d.cq(cqn).map(|cq| cq.spec.log2_size)) == Some(entries.ilog2()) {
+            // The size that it has: the driver leaves everything as it is.
+            return Ok(Response::new(8).u32(0, entries as u32 - 1));
+        }
         pinned(ring, entries * size)?;
         let buffer = Buffer::contiguous(ring, entries * size);
         self.with(|d| d.resize_cq(cqn, buffer, entries.ilog2())).map_err(errno)?;
@@ -197,7 +201,7 @@ impl File {
         if driver.0.len() < if has_uidx { REQUEST_BYTES } else { 16 } || driver.u32(16) != 0 || driver.u32(20) != 0 {
             return Err(Errno::EINVAL);
         }
-        if wish.max_wr == 0 || wish.max_wr >= 1 << LOG2_MAX_SRQ_SIZE || wish.max_sge > MAX_SRQ_SGE {
+        if wish.max_wr >= 1 << LOG2_MAX_SRQ_SIZE || wish.max_sge > MAX_SRQ_SGE {
             return Err(Errno::EINVAL);
         }
         if wish.driver_room.is_none_or(|room| room < ANSWER_BYTES) {

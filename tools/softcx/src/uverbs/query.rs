@@ -144,9 +144,8 @@ fn gid_entry(port: &Port, number: u32, index: usize) -> Option<[u8; 32]> {
         Network::RoceV1 => 1,
         Network::RoceV2 => 2,
     };
-    let ifindex = if entry.network == Network::InfiniBand { 0 } else { number };
-    let bytes =
-        Response::new(32).put(0, &entry.gid).u32(16, index as u32).u32(20, number).u32(24, kind).u32(28, ifindex);
+    // The simulated host has no network interfaces.
+    let bytes = Response::new(32).put(0, &entry.gid).u32(16, index as u32).u32(20, number).u32(24, kind);
     Some(crate::bits::array(&bytes.done(), 0))
 }
 
@@ -183,17 +182,16 @@ pub(super) fn check_context_request(request: Request<'_>) -> Result<u8, Errno> {
     if len != 8 && len < 16 {
         return Err(Errno::EINVAL);
     }
-    const DEVX: u32 = 1;
     const DYNAMIC_UAR: u64 = 2;
     let (total, low_latency, flags) = (request.u32(0), request.u32(4), request.u32(8));
-    if flags & DEVX != 0 {
-        // The device has no user contexts.
+    // The device has no user contexts (DEVX, bit 0), and nobody knows other flags.
+    if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    if flags != 0 || request.u32(12) != 0 || request.u8(17) != 0 || request.u16(18) != 0 || request.u32(20) != 0 {
+    if request.u32(12) != 0 || request.u8(17) != 0 || request.u16(18) != 0 || request.u32(20) != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    if total == 0 || low_latency > total - 1 {
+    if low_latency > total.wrapping_sub(1) {
         return Err(Errno::EINVAL);
     }
     // Registers handed out by the kernel are not modelled: every page is asked for as an object.

@@ -131,6 +131,8 @@ fn a_ring_is_left_for_a_larger_one() {
     }
     let mut driver = words(16, &[(8, 64)]);
     put64(&mut driver, 0, larger.address());
+    let same = words(16, &[(8, b.cq), (12, 63)]);
+    assert_eq!(word(&invoke(&*b.cdev, 19, &same, 8, &driver, 0).unwrap().0, 0), 63, "nothing to do");
     let request = words(16, &[(8, b.cq), (12, 127)]);
     let answer = invoke(&*b.cdev, 19, &request, 8, &driver, 0).unwrap().0;
     assert_eq!(word(&answer, 0), 127);
