@@ -1,6 +1,7 @@
 //! What the device saw a program do wrong. Hardware would do something about it, or nothing; it would never say so.
 
 use crate::mkey::KeyError;
+use crate::syndrome::Syndrome;
 use std::fmt;
 
 /// One misuse.
@@ -31,8 +32,11 @@ pub struct WqeImage {
 pub enum Misuse {
     /// A local buffer is not what its key covers.
     LocalAccess(KeyError),
-    /// A remote buffer is not what its key covers; the WQE is the requester's where both are in one process.
+    /// A request from outside names memory that its key does not cover. The report is the responder's; the requester's,
+    /// with the WQE, is [`Refused`](Self::Refused).
     RemoteAccess(KeyError),
+    /// The other side refused what the WQE asks for.
+    Refused(Syndrome),
     /// A WQE makes no sense.
     BadWqe(&'static str),
     /// The index in the control segment is not the WQE's place in the ring.
@@ -108,6 +112,7 @@ impl fmt::Display for Misuse {
         match self {
             Self::LocalAccess(e) => write!(f, "local access: {e}"),
             Self::RemoteAccess(e) => write!(f, "remote access: {e}"),
+            Self::Refused(syndrome) => write!(f, "refused by the other side: {syndrome}"),
             Self::BadWqe(what) => write!(f, "bad WQE: {what}"),
             Self::WqeIndex { found, expected } => write!(f, "WQE index {found} where {expected} should be"),
             Self::DoorbellBeforeRecord { record, doorbell } => {

@@ -37,9 +37,9 @@ impl Qp {
                         self.try_again(shared);
                         refused = true;
                     }
-                    Nak::InvalidRequest => self.fail_oldest(Syndrome::REMOTE_INVALID_REQUEST),
-                    Nak::RemoteAccess => self.fail_oldest(Syndrome::REMOTE_ACCESS),
-                    Nak::RemoteOperation => self.fail_oldest(Syndrome::REMOTE_OPERATION),
+                    Nak::InvalidRequest => self.refused(shared, Syndrome::REMOTE_INVALID_REQUEST),
+                    Nak::RemoteAccess => self.refused(shared, Syndrome::REMOTE_ACCESS),
+                    Nak::RemoteOperation => self.refused(shared, Syndrome::REMOTE_OPERATION),
                 }
                 lost
             }
@@ -60,6 +60,15 @@ impl Qp {
             self.try_again(shared);
         }
         self.retire(shared);
+    }
+
+    /// The other side refused the oldest request that it has not answered.
+    fn refused(&mut self, shared: &mut Shared, syndrome: Syndrome) {
+        let una = self.requester.una;
+        if let Some(pending) = self.requester.pending.iter().find(|p| p.contains(una)) {
+            self.report(shared, Some(&pending.image), Misuse::Refused(syndrome));
+        }
+        self.fail_oldest(syndrome);
     }
 
     /// The other side has no receive WQE: it is left alone for the time that it asked for.

@@ -102,7 +102,11 @@ fn remote_keys_are_checked_for_everything() {
             a.send(opcode, 0, &[&raddr(address, key), &sge(8, a.key, DATA)]);
             fails(&mut a, &b, 0x13, BOTH);
             assert!(b.events().contains(&Event::QpAccess { qpn: b.qpn }), "{what}");
-            assert!(a.fabric.take_reports().iter().any(|r| matches!(r.misuse, Misuse::RemoteAccess(_))), "{what}");
+            let reports = a.fabric.take_reports();
+            let of = |misuse: fn(&Misuse) -> bool| reports.iter().find(|r| misuse(&r.misuse)).expect(what);
+            assert_eq!(of(|m| matches!(m, Misuse::RemoteAccess(_))).number, b.qpn);
+            let refused = of(|m| *m == Misuse::Refused(Syndrome::REMOTE_ACCESS));
+            assert_eq!((refused.number, refused.wqe.as_ref().map(|w| w.bytes[3])), (a.qpn, Some(opcode)));
         }
     }
 }

@@ -93,7 +93,8 @@ fn a_lost_packet_and_a_refused_access() {
     assert!(host.fabric().settle(Duration::from_secs(1)));
     let (failed, refused) = (a.poll().unwrap(), b.poll().unwrap());
     assert_eq!((failed[63] >> 4, failed[55], refused[63] >> 4, refused[55]), (13, 0x14, 14, 0x04));
-    assert!(matches!(host.fabric().take_reports()[0].misuse, Misuse::LocalAccess(_)));
+    let reports = host.fabric().take_reports();
+    assert!(reports.iter().any(|r| matches!(r.misuse, Misuse::LocalAccess(_))), "{reports:#?}");
 }
 
 #[test]
