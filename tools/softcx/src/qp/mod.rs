@@ -353,7 +353,7 @@ impl Qp {
         (syndrome, wqe_counter, send_opcode): (Syndrome, u16, u8),
     ) -> bool {
         let mut entry = Cqe::new(opcode, self.qpn, user_index, wqe_counter);
-        entry.put(cqe::VENDOR_ERR, &[syndrome.vendor(), syndrome.0]);
+        entry.put(cqe::VENDOR_ERR, &[syndrome.vendor()]).put(cqe::SYNDROME, &[syndrome.0]);
         entry.put(cqe::SOP_QPN, &[send_opcode]);
         shared.complete(cqn, entry)
     }

@@ -88,6 +88,15 @@ fn consumed_wqes_are_scribbled_over() {
 }
 
 #[test]
+fn consumed_receive_wqes_are_scribbled_over() {
+    let (mut a, mut b) = pair(QpKind::Rc);
+    b.receive(&[(32, b.key, DATA)]);
+    a.send(SEND, 0, &[&inline(b"x")]);
+    a.settle();
+    assert_eq!(b.get(0x3_0000, 64), [SCRIBBLE; 64]);
+}
+
+#[test]
 fn an_arm_doorbell_without_its_record() {
     let (a, _b) = pair(QpKind::Rc);
     a.device(|d| d.doorbell(7, 0x20, 0x1000_0000 << 32 | u64::from(a.cqn)));
