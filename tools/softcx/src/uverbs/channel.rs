@@ -10,8 +10,9 @@
 #![allow(unsafe_code)]
 
 use ironverbs::Errno;
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The device's end of an event file.
 #[derive(Debug)]
@@ -20,7 +21,8 @@ pub(super) struct Channel {
     /// The program's end once more, to take records of destroyed objects out again.
     theirs: OwnedFd,
     number: RawFd,
-    turn: Mutex<()>,
+    /// Records that the socket has no room for yet, oldest first.
+    backlog: Mutex<VecDeque<Vec<u8>>>,
 }
 
 impl Channel {
@@ -37,7 +39,7 @@ impl Channel {
         let (ours, program) = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
         let theirs = program.try_clone().map_err(|_| Errno::EMFILE)?;
         let number = program.into_raw_fd();
-        Ok((Self { ours, theirs, number, turn: Mutex::new(()) }, number))
+        Ok((Self { ours, theirs, number, backlog: Mutex::default() }, number))
     }
 
     /// The program's descriptor.
@@ -45,15 +47,29 @@ impl Channel {
         self.number
     }
 
-    /// Queues a record. One that does not fit is lost, as in the kernel when its memory is short.
-    pub fn send(&self, record: &[u8]) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.put(record);
+    fn backlog(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
+        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, record: &[u8]) {
+    /// Queues a record. False if it has to wait for room: [`flush`](Self::flush) is to be called again.
+    pub fn send(&self, record: &[u8]) -> bool {
+        self.backlog().push_back(record.to_vec());
+        self.flush()
+    }
+
+    /// Moves records that wait into the socket. True if none is left.
+    pub fn flush(&self) -> bool {
+        let mut backlog = self.backlog();
+        while backlog.front().is_some_and(|record| self.put(record)) {
+            backlog.pop_front();
+        }
+        backlog.is_empty()
+    }
+
+    /// False if there is no room. Where nobody reads any more, the record is lost.
+    fn put(&self, record: &[u8]) -> bool {
         // SAFETY: the record is live for the call.
-        unsafe {
+        let sent = unsafe {
             libc::send(
                 self.ours.as_raw_fd(),
                 record.as_ptr().cast(),
@@ -61,12 +77,13 @@ impl Channel {
                 libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
             )
         };
+        sent >= 0 || std::io::Error::last_os_error().kind() != std::io::ErrorKind::WouldBlock
     }
 
     /// Takes queued records out for which `gone` holds: their object was destroyed.
     pub fn remove(&self, gone: impl Fn(&[u8]) -> bool) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut kept = vec![];
+        let mut backlog = self.backlog();
+        let mut kept = VecDeque::new();
         loop {
             let mut record = [0; 16];
             // SAFETY: the buffer is live and as long as said.
@@ -74,11 +91,15 @@ impl Channel {
                 libc::recv(self.theirs.as_raw_fd(), record.as_mut_ptr().cast(), record.len(), libc::MSG_DONTWAIT)
             };
             match usize::try_from(n) {
-                Ok(n) if n > 0 => kept.push(record[..n].to_vec()),
+                Ok(n) if n > 0 => kept.push_back(record[..n].to_vec()),
                 _ => break,
             }
         }
-        kept.iter().filter(|record| !gone(record)).for_each(|record| self.put(record));
+        kept.append(&mut backlog);
+        kept.retain(|record| !gone(record));
+        *backlog = kept;
+        drop(backlog);
+        self.flush();
     }
 
     /// After the end of its context an asynchronous event file gives nothing, not even its end: our end stays open until

@@ -50,6 +50,8 @@ pub(super) struct Router {
     objects: HashMap<(DeviceId, Subject), Entry>,
     /// The files that hear of ports and of the device's death.
     files: Vec<(DeviceId, Weak<Channel>)>,
+    /// Files with records that wait for room.
+    full: Vec<Arc<Channel>>,
 }
 
 impl Router {
@@ -90,7 +92,9 @@ impl Router {
                 if let Some(entry) = self.objects.get_mut(&(device, Subject::Cq(cqn)))
                     && let Some(channel) = &entry.completions
                 {
-                    channel.send(&entry.user_handle.to_ne_bytes());
+                    if !channel.send(&entry.user_handle.to_ne_bytes()) {
+                        wait(&mut self.full, channel);
+                    }
                     entry.reported.0 += 1;
                 }
                 return;
@@ -120,17 +124,33 @@ impl Router {
         if let Some(entry) = self.objects.get_mut(&(device, subject))
             && let Some(channel) = &entry.asynchronous
         {
-            channel.send(&record(entry.user_handle, kind));
+            if !channel.send(&record(entry.user_handle, kind)) {
+                wait(&mut self.full, channel);
+            }
             entry.reported.1 += 1;
         }
     }
 
-    fn tell_all(&self, device: DeviceId, element: u64, kind: u32) {
+    /// Gives records that wait another try.
+    pub fn flush(&mut self) {
+        self.full.retain(|channel| !channel.flush());
+    }
+
+    fn tell_all(&mut self, device: DeviceId, element: u64, kind: u32) {
         for (_, channel) in self.files.iter().filter(|(d, _)| *d == device) {
-            if let Some(channel) = channel.upgrade() {
-                channel.send(&record(element, kind));
+            if let Some(channel) = channel.upgrade()
+                && !channel.send(&record(element, kind))
+            {
+                wait(&mut self.full, &channel);
             }
         }
+    }
+}
+
+/// Notes a file whose records wait for room, once.
+fn wait(full: &mut Vec<Arc<Channel>>, channel: &Arc<Channel>) {
+    if !full.iter().any(|c| Arc::ptr_eq(c, channel)) {
+        full.push(Arc::clone(channel));
     }
 }
 

@@ -108,6 +108,7 @@ impl SimHost {
         fabric.listen(move |id, device: &mut Device| {
             let Some(router) = listener.upgrade() else { return false };
             let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
+            router.flush();
             // Other hosts, and programs without one, may have devices on the fabric, too.
             if router.has_device(id) {
                 device.take_events().into_iter().for_each(|event| router.deliver(id, event));

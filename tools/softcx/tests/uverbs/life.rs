@@ -177,3 +177,18 @@ fn commands_pass_a_busy_engine() {
     });
     assert_eq!(host.fabric().take_reports(), []);
 }
+
+#[test]
+fn no_event_is_lost_however_late_it_is_read() {
+    let (host, a, _b) = pair(false);
+    let id = host.id("mlx5_0").unwrap();
+    for i in 0..3000 {
+        host.with(id, |d| d.set_port_active(1, i % 2 == 1)).unwrap();
+    }
+    for i in 0..3000 {
+        host.fabric().step(Duration::ZERO);
+        let event = read(&a.async_fd, 16).unwrap();
+        assert_eq!(word(&event, 8), if i % 2 == 1 { 9 } else { 10 }, "{i}");
+    }
+    assert_eq!(read(&a.async_fd, 16), None);
+}
