@@ -8,7 +8,7 @@ use super::uapi::Response;
 use crate::device::{Device, Refusal};
 use crate::fabric::DeviceId;
 use ironverbs::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Numbers of object types.
@@ -26,12 +26,15 @@ pub(super) mod kind {
     pub const UAR: u16 = 0x1008;
 }
 
+/// Type of the receiving end of XRC.
+const XRC_TGT: u8 = 10;
+
 /// An object of a file.
 #[derive(Debug)]
 pub(super) struct Object {
-    pub what: What,
+    what: What,
     /// Handles of the objects that it needs.
-    pub uses: Vec<u32>,
+    uses: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -72,7 +75,12 @@ pub(super) struct Context {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub context: Option<Context>,
-    pub objects: BTreeMap<u32, Object>,
+    objects: BTreeMap<u32, Object>,
+    /// How many objects need an object.
+    users: HashMap<u32, usize>,
+    /// Handles below `next_handle` that are free.
+    free_handles: BTreeSet<u32>,
+    next_handle: u32,
     /// Completion channels.
     pub channels: Vec<Arc<Channel>>,
     /// Asynchronous event files; the first is the default.
@@ -121,16 +129,15 @@ impl File {
     /// Destroys an object of `kind`. Answers how many completion and asynchronous events it ever had.
     pub fn destroy(&self, kind: u16, handle: u32) -> Result<(u32, u32), Errno> {
         let mut state = self.state();
-        let object = state.objects.get(&handle).ok_or(Errno::ENOENT)?;
-        if object.what.kind() != kind {
+        let what = state.object(handle)?.clone();
+        if what.kind() != kind {
             return Err(Errno::EINVAL);
         }
-        if state.objects.values().any(|o| o.uses.contains(&handle)) {
+        if state.is_used(handle) {
             return Err(Errno::EBUSY);
         }
-        let what = object.what.clone();
         let counts = self.undo(&state, handle, &what)?;
-        state.objects.remove(&handle);
+        state.remove(handle);
         if let What::Uar { offset, .. } = what {
             state.pages.remove(&offset);
         }
@@ -146,11 +153,8 @@ impl File {
                 self.with(|d| d.destroy_cq(cqn)).map_err(errno)?;
                 return Ok(forget(Subject::Cq(cqn)));
             }
-            What::Qp { qpn, .. } => {
-                // The receiving end of XRC may be open more than once.
-                let same =
-                    |(h, o): (&u32, &Object)| *h != handle && matches!(o.what, What::Qp { qpn: q, .. } if q == qpn);
-                if state.objects.iter().any(same) {
+            What::Qp { qpn, qp_type, .. } => {
+                if qp_type == XRC_TGT && state.is_open_twice(qpn, handle) {
                     return Ok((0, 0));
                 }
                 self.with(|d| d.destroy_qp(qpn)).map_err(errno)?;
@@ -198,9 +202,58 @@ impl File {
 impl State {
     /// A handle for a new object: the lowest free one.
     pub fn insert(&mut self, what: What, uses: Vec<u32>) -> u32 {
-        let handle = (0..).find(|h| !self.objects.contains_key(h)).unwrap_or(u32::MAX);
+        let handle = self.free_handles.pop_first().unwrap_or_else(|| {
+            self.next_handle += 1;
+            self.next_handle - 1
+        });
+        self.count(&uses, 1);
         self.objects.insert(handle, Object { what, uses });
         handle
+    }
+
+    /// Takes an object out.
+    fn remove(&mut self, handle: u32) {
+        if let Some(object) = self.objects.remove(&handle) {
+            self.count(&object.uses, -1);
+            self.free_handles.insert(handle);
+        }
+    }
+
+    /// Makes another object of it, and lets it need others.
+    pub fn replace(&mut self, handle: u32, what: What, uses: Option<Vec<u32>>) {
+        let Some(object) = self.objects.get_mut(&handle) else { return };
+        object.what = what;
+        if let Some(uses) = uses {
+            let before = std::mem::replace(&mut object.uses, uses.clone());
+            self.count(&before, -1);
+            self.count(&uses, 1);
+        }
+    }
+
+    fn count(&mut self, uses: &[u32], by: isize) {
+        for handle in uses {
+            let users = self.users.entry(*handle).or_default();
+            *users = users.saturating_add_signed(by);
+            if *users == 0 {
+                self.users.remove(handle);
+            }
+        }
+    }
+
+    fn is_used(&self, handle: u32) -> bool {
+        self.users.contains_key(&handle)
+    }
+
+    /// Another handle of the receiving end of XRC with that number.
+    fn is_open_twice(&self, qpn: u32, handle: u32) -> bool {
+        let same = |(h, o): (&u32, &Object)| *h != handle && matches!(o.what, What::Qp { qpn: q, .. } if q == qpn);
+        self.objects.iter().any(same)
+    }
+
+    /// The receiving end of XRC with that number.
+    pub fn xrc_target(&self, qpn: u32) -> Option<&What> {
+        let is_it = |w: &&What| matches!(w, What::Qp { qpn: q, qp_type: XRC_TGT, .. } if *q == qpn);
+        self.objects.values().map(|o| &o.what).find(is_it)
     }
 
     pub fn object(&self, handle: u32) -> Result<&What, Errno> {
@@ -250,8 +303,8 @@ impl File {
         loop {
             let unused: Vec<(u16, u32)> = {
                 let state = self.state();
-                let used = |h: &u32| state.objects.values().any(|o| o.uses.contains(h));
-                state.objects.iter().filter(|(h, _)| !used(h)).map(|(h, o)| (o.what.kind(), *h)).collect()
+                let unused = state.objects.iter().filter(|(h, _)| !state.is_used(**h));
+                unused.map(|(h, o)| (o.what.kind(), *h)).collect()
             };
             let destroyed = unused.iter().filter(|(kind, handle)| self.destroy(*kind, *handle).is_ok()).count();
             if destroyed == 0 {

@@ -107,12 +107,8 @@ impl File {
         }
         let (iova, len) = (mkey.start, mkey.len);
         let new = self.with(|d| d.destroy_mkey(key).map(|()| d.create_mkey(mkey))).map_err(errno)?;
-        if let Some(object) = state.objects.get_mut(&handle) {
-            object.what = What::Mr { key: new, iova, len };
-            if flags & PD != 0 {
-                object.uses = vec![request.u32(40)];
-            }
-        }
+        let uses = (flags & PD != 0).then(|| vec![request.u32(40)]);
+        state.replace(handle, What::Mr { key: new, iova, len }, uses);
         Ok(Response::new(8).u32(0, new).u32(4, new))
     }
 
@@ -227,12 +223,7 @@ impl File {
         let mut state = self.state();
         state.xrcd(request.u32(16))?;
         let qpn = request.u32(20);
-        let what = state
-            .objects
-            .values()
-            .map(|o| &o.what)
-            .find(|w| matches!(w, What::Qp { qpn: q, qp_type: 10, .. } if *q == qpn));
-        let what = what.cloned().ok_or(Errno::EINVAL)?;
+        let what = state.xrc_target(qpn).cloned().ok_or(Errno::EINVAL)?;
         let handle = state.insert(what, vec![request.u32(16)]);
         Ok(Response::new(32).u32(0, handle).u32(4, qpn))
     }

@@ -192,3 +192,16 @@ fn no_event_is_lost_however_late_it_is_read() {
     }
     assert_eq!(read(&a.async_fd, 16), None);
 }
+
+#[test]
+fn ten_thousand_queue_pairs_come_and_go() {
+    let (host, a, _b) = pair(false);
+    let id = host.id("mlx5_0").unwrap();
+    for _ in 0..10_000 {
+        a.create_qp(|_| {}).unwrap();
+    }
+    assert_eq!(host.with(id, |d| d.numbers().0.len()), 10_001);
+    host.fabric().step(Duration::ZERO);
+    drop(a);
+    assert!(host.with(id, |d| d.numbers().0.is_empty()));
+}
