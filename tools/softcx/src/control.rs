@@ -1,6 +1,7 @@
 //! What a test may do to a device that a program is using: look at it, and make faults.
 
-use crate::device::{Device, Refusal};
+use crate::commands::Refusal;
+use crate::device::Device;
 use crate::event::{Event, PortChange};
 use crate::port::{GidEntry, Link, Port};
 use crate::qp::{QpAttr, QpState};

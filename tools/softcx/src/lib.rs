@@ -85,6 +85,7 @@
 
 pub mod bits;
 mod bridge;
+mod commands;
 mod control;
 mod cq;
 mod device;
@@ -106,9 +107,10 @@ mod uverbs;
 mod wire;
 mod wqe;
 
+pub use commands::Refusal;
 pub use control::Control;
 pub use cq::{Cq, CqSpec, Moderation};
-pub use device::{CLOCK_KHZ, Device, DeviceSpec, Refusal};
+pub use device::{CLOCK_KHZ, Device, DeviceSpec};
 pub use event::{Eq, Event, PortChange};
 pub use fabric::{DeviceId, Engine, Fabric};
 pub use memory::{Buffer, BusError, Memory, VecMemory};

@@ -14,6 +14,7 @@ mod caps;
 mod cdev;
 mod channel;
 mod create;
+mod create_qp;
 mod file;
 mod host_memory;
 mod modify;

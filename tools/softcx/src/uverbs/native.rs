@@ -3,7 +3,8 @@
 use super::attributes::{Attributes, DRIVER_IN, DRIVER_OUT, Kind, MAY, MUST, Takes};
 use super::caps::COMP_VECTORS;
 use super::cdev::get_context;
-use super::create::{CqWish, QpWish, SrqWish};
+use super::create::{CqWish, SrqWish};
+use super::create_qp::QpWish;
 use super::file::{Context, File, kind};
 use super::uapi::{Request, Response};
 use ironverbs::Errno;

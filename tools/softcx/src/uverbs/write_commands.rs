@@ -1,6 +1,7 @@
 //! The commands of the write() interface, which an ioctl can carry, too.
 
-use super::create::{CqWish, QpWish, SrqWish};
+use super::create::{CqWish, SrqWish};
+use super::create_qp::QpWish;
 use super::file::{File, kind};
 use super::uapi::{Answer, Call, Response};
 use ironverbs::Errno;
