@@ -234,7 +234,9 @@ impl Fabric {
             match idle {
                 0..64 => std::hint::spin_loop(),
                 64..1024 => std::thread::yield_now(),
-                _ => std::thread::sleep(Duration::from_micros(50)),
+                1024..4096 => std::thread::sleep(Duration::from_micros(50)),
+                // Nothing has happened for a while; a program that wakes up can wait half a millisecond.
+                _ => std::thread::sleep(Duration::from_micros(500)),
             }
         }
     }
