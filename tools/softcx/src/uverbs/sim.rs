@@ -1,0 +1,263 @@
+//! The simulated host: which devices a program finds, and how it opens them.
+
+use super::cdev::SimCdev;
+use super::file::File;
+use super::page::PagePool;
+use super::router::Router;
+use crate::control::Control;
+use crate::device::{Device, DeviceSpec};
+use crate::fabric::{DeviceId, Fabric};
+use crate::memory::Memory;
+use crate::port::{Link, Port};
+use crate::shared::Punish;
+use ironverbs::sys::{Cdev, Sys};
+use ironverbs::{DeviceIndex, DeviceInfo, DriverId, Errno, Error, Guid, LinkLayer, PortInfo};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A host with simulated mlx5 devices, in this process. Clones are the same host.
+///
+/// ```
+/// use ironverbs::sys::Sys;
+/// use softcx::{SimDevice, SimHost};
+///
+/// let host = SimHost::new(1);
+/// host.add(SimDevice::roce("mlx5_0"));
+/// host.add(SimDevice::infiniband("mlx5_1"));
+/// let _engine = host.fabric().spawn();
+/// let names: Vec<String> = host.devices()?.into_iter().map(|d| d.name).collect();
+/// assert_eq!(names, ["mlx5_0", "mlx5_1"]);
+/// // From here on as with any device: Context::open_on(&host, &info).
+/// # Ok::<(), ironverbs::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct SimHost {
+    shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    pub fabric: Fabric,
+    pub router: Arc<Mutex<Router>>,
+    pub pages: Arc<PagePool>,
+    pub domains: Mutex<Domains>,
+    state: Mutex<HostState>,
+}
+
+/// Open XRC domains by device and file: domain, and how often it is open.
+pub(super) type Domains = HashMap<(DeviceId, u64, u64), (u32, u32)>;
+
+#[derive(Default)]
+struct HostState {
+    devices: Vec<(DeviceId, SimDevice)>,
+    refuse: HashMap<DeviceId, (u64, Errno)>,
+    commands: HashMap<DeviceId, u64>,
+    first_place: u16,
+}
+
+/// A device to be.
+#[derive(Clone, Debug)]
+pub struct SimDevice {
+    name: String,
+    ports: Option<Vec<Port>>,
+    ethernet: bool,
+    write_combining: bool,
+    punish: Punish,
+}
+
+impl SimDevice {
+    /// A device with an Ethernet port: RoCE v1 and v2, addresses made from its place among the devices.
+    pub fn roce(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ports: None, ethernet: true, write_combining: true, punish: Punish::default() }
+    }
+
+    /// A device with an InfiniBand port: LID made from its place among the devices, as a subnet manager would.
+    pub fn infiniband(name: impl Into<String>) -> Self {
+        Self { ethernet: false, ..Self::roce(name) }
+    }
+
+    /// Other ports than the one it would have.
+    pub fn ports(mut self, ports: Vec<Port>) -> Self {
+        self.ports = Some(ports);
+        self
+    }
+
+    /// Whether the host can map registers write-combining. Without it there is no BlueFlame, and only UARs that are not
+    /// cached.
+    pub fn write_combining(mut self, yes: bool) -> Self {
+        self.write_combining = yes;
+        self
+    }
+
+    /// Which misuses hurt; all, unless set.
+    pub fn punish(mut self, punish: Punish) -> Self {
+        self.punish = punish;
+        self
+    }
+}
+
+impl SimHost {
+    /// A host without devices, on a fabric of its own. All chance in it comes from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self::on(Fabric::new(seed))
+    }
+
+    /// A host without devices, on a fabric that others may be on.
+    pub fn on(fabric: Fabric) -> Self {
+        let router = Arc::new(Mutex::new(Router::default()));
+        let listener = Arc::downgrade(&router);
+        fabric.listen(move |id, device: &mut Device| {
+            let Some(router) = listener.upgrade() else { return false };
+            let mut router = router.lock().unwrap_or_else(PoisonError::into_inner);
+            router.flush();
+            // Other hosts, and programs without one, may have devices on the fabric, too.
+            if router.has_device(id) {
+                device.take_events().into_iter().for_each(|event| router.deliver(id, event));
+            }
+            true
+        });
+        Self {
+            shared: Arc::new(Shared {
+                fabric,
+                router,
+                pages: Arc::default(),
+                domains: Mutex::default(),
+                state: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Devices added from now on have addresses as if `place` others were there before them: so that those of several
+    /// hosts on bridged fabrics differ.
+    pub fn first_place(self, place: u16) -> Self {
+        self.state().first_place = place;
+        self
+    }
+
+    /// The fabric: step it, run it, disturb it, or reach a device by the id that [`add`](Self::add) gave.
+    pub fn fabric(&self) -> &Fabric {
+        &self.shared.fabric
+    }
+
+    fn state(&self) -> MutexGuard<'_, HostState> {
+        self.shared.state()
+    }
+
+    /// Adds a device.
+    pub fn add(&self, device: SimDevice) -> DeviceId {
+        let place = self.shared.fabric.len() as u16 + 1 + self.state().first_place;
+        let [high, low] = place.to_be_bytes();
+        let mac = [0x02, 0, 0x5e, 0, high, low];
+        let guid = 0x0200_5eff_fe00_0000 | u64::from(place);
+        let port =
+            if device.ethernet { Port::ethernet(mac, [198, 18, high, low]) } else { Port::infiniband(place, guid) };
+        let memory: Arc<dyn Memory> = super::cdev::process_memory();
+        let mut made = Device::new(DeviceSpec {
+            name: device.name.clone(),
+            memory,
+            ports: device.ports.clone().unwrap_or_else(|| vec![port]),
+            guid,
+            punish: device.punish,
+        });
+        made.is_of_program = true;
+        let id = self.shared.fabric.insert(made);
+        self.shared.router.lock().unwrap_or_else(PoisonError::into_inner).add_device(id);
+        self.state().devices.push((id, device));
+        id
+    }
+
+    /// The id of a device by name.
+    pub fn id(&self, name: &str) -> Option<DeviceId> {
+        self.state().devices.iter().find(|(_, d)| d.name == name).map(|(id, _)| *id)
+    }
+
+    /// Looks at a device, or does something to it: every fault is a method of [`Control`].
+    pub fn with<T>(&self, id: DeviceId, f: impl FnOnce(&mut Control<'_>) -> T) -> T {
+        self.shared.fabric.with_any(id, |device| f(&mut device.control()))
+    }
+
+    /// Fault: of the commands to the device from now on, the `nth` (from 1) is refused with `errno`, and has no effect.
+    pub fn refuse_command(&self, id: DeviceId, nth: u64, errno: Errno) {
+        self.state().refuse.insert(id, (nth, errno));
+    }
+
+    /// Commands that the device has had, refused ones included.
+    pub fn commands(&self, id: DeviceId) -> u64 {
+        self.state().commands.get(&id).copied().unwrap_or(0)
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, HostState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn write_combining(&self, id: DeviceId) -> bool {
+        self.state().devices.iter().find(|(d, _)| *d == id).is_none_or(|(_, d)| d.write_combining)
+    }
+
+    /// Counts a command, and refuses it if it is the one.
+    pub fn count_command(&self, id: DeviceId) -> Result<(), Errno> {
+        let mut state = self.state();
+        *state.commands.entry(id).or_default() += 1;
+        let Some((left, errno)) = state.refuse.get_mut(&id) else { return Ok(()) };
+        *left = left.saturating_sub(1);
+        let errno = *errno;
+        if *left == 0 {
+            state.refuse.remove(&id);
+            return Err(errno);
+        }
+        Ok(())
+    }
+}
+
+impl Sys for SimHost {
+    fn devices(&self) -> Result<Vec<DeviceInfo>, Error> {
+        let state = self.state();
+        Ok(state
+            .devices
+            .iter()
+            .map(|(id, device)| self.shared.fabric.with_any(*id, |d| describe(*id, device, d)))
+            .collect())
+    }
+
+    fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn Cdev>, Error> {
+        let state = self.state();
+        let by_index = |id: &DeviceId| device.index.is_none_or(|i| i.0 == id.0 as u32);
+        match state.devices.iter().find(|(id, d)| d.name == device.name && by_index(id)) {
+            Some((id, _)) => Ok(Arc::new(SimCdev::new(File::new(Arc::clone(&self.shared), *id)))),
+            None => Err(Error::NoDevice {
+                wanted: format!("is called {}", device.name).into(),
+                hint: Some("the simulated host has no device of that name and index".into()),
+            }),
+        }
+    }
+}
+
+fn describe(id: DeviceId, device: &SimDevice, d: &Device) -> DeviceInfo {
+    let mut info = DeviceInfo::new(device.name.clone());
+    info.index = Some(DeviceIndex(id.0 as u32));
+    info.driver = Some(DriverId::MLX5);
+    info.abi_version = Some(1);
+    info.node_guid = Some(Guid(d.guid()));
+    info.sys_image_guid = Some(Guid(d.guid()));
+    info.fw_version = Some(super::caps::FIRMWARE_TEXT.to_owned());
+    info.netdevs = d.ports().iter().map(|_| None).collect();
+    info.ports = d.ports().iter().map(describe_port).collect();
+    info
+}
+
+fn describe_port(port: &Port) -> PortInfo {
+    let mut info = PortInfo::default();
+    info.state = Some(if port.active { 4 } else { 1 });
+    info.link_layer = Some(match port.link {
+        Link::InfiniBand { .. } => LinkLayer::InfiniBand,
+        Link::Ethernet { .. } => LinkLayer::Ethernet,
+    });
+    info
+}
+
+impl std::fmt::Debug for SimHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimHost").field("fabric", &self.shared.fabric).finish()
+    }
+}
