@@ -2,8 +2,28 @@
 
 use super::cq_memory::Body;
 use super::cqe::{self, Cqe64, format, opcode};
+use crate::uverbs::abi::verbs;
+use crate::uverbs::wc::{GRH, WITH_IMM, WITH_INVALIDATE, Wc};
 use crate::uverbs::wr::{WcOpcode, WcStatus};
 use std::mem::offset_of;
+
+const BARE: verbs::Wc = verbs::Wc {
+    wr_id: 0,
+    status: 0,
+    opcode: 0,
+    vendor_err: 0,
+    byte_len: 0,
+    ex: 0,
+    qp_num: 0,
+    src_qp: 0,
+    wc_flags: 0,
+    pkey_index: 0,
+    slid: 0,
+    sl: 0,
+    dlid_path_bits: 0,
+    port_num: 0,
+    reserved: 0,
+};
 
 /// A completion.
 #[derive(Clone, Copy)]
@@ -23,6 +43,38 @@ impl<'cq> Cqe<'cq> {
     #[inline(always)]
     fn kind(self) -> u8 {
         cqe::opcode_of(self.op_own)
+    }
+
+    /// All of it. A failure says nothing beside its request, its queue pair and why.
+    #[inline(always)]
+    pub fn wc(self) -> Wc {
+        let bare = verbs::Wc { wr_id: self.wr_id, opcode: self.opcode.0, qp_num: self.qpn(), ..BARE };
+        Wc::from_kernel(match self.kind() {
+            // A send tells nothing else.
+            opcode::REQ => verbs::Wc { byte_len: self.byte_len(), ..bare },
+            opcode::REQ_ERR | opcode::RESP_ERR => {
+                verbs::Wc { status: self.status().0, vendor_err: self.vendor_err(), ..bare }
+            }
+            kind => {
+                let word = self.imm_inval_pkey();
+                let (ex, flag) = match kind {
+                    opcode::RESP_WR_IMM | opcode::RESP_SEND_IMM => (word.to_be(), WITH_IMM),
+                    opcode::RESP_SEND_INV => (word, WITH_INVALIDATE),
+                    _ => (0, 0),
+                };
+                verbs::Wc {
+                    byte_len: self.byte_len(),
+                    ex,
+                    src_qp: self.src_qp(),
+                    wc_flags: flag | if self.has_grh() { GRH } else { 0 },
+                    pkey_index: self.pkey_index().unwrap_or(0),
+                    slid: self.slid(),
+                    sl: self.sl(),
+                    dlid_path_bits: self.dlid_path_bits(),
+                    ..bare
+                }
+            }
+        })
     }
 
     /// Of the work request. Always valid.

@@ -76,8 +76,6 @@ pub struct Cq<B = Cpu> {
     /// Completions of queues that are gone.
     disowned: u64,
     cqn: u32,
-    /// Events received: the device answers each arming with one at most.
-    arm_sn: u32,
     record: Arc<DoorbellRecord>,
     uar: Arc<UarPage>,
     bus: B,
@@ -89,10 +87,24 @@ impl Cq<Cpu> {
     }
 }
 
+impl CqFault {
+    /// The entry's number, and what is known of its kind.
+    pub fn entry(self) -> (u32, u8) {
+        match self {
+            Self::UnknownKind { ci, kind } => (ci, kind),
+            Self::Compressed { ci } | Self::BadBlock { ci, .. } => (ci, format::COMPRESSED << 4),
+            Self::InlineData { ci } => (ci, format::INLINE_32 << 4),
+            Self::Resize { ci } => (ci, opcode::RESIZE_CQ),
+        }
+    }
+}
+
 impl<B: Bus> Cq<B> {
     /// As [`Cq::new`], on another bus.
     pub fn with_bus(parts: CqParts, bus: B) -> Self {
         let CqParts { ring, cqn, record, uar, compressed, inline_data, mailbox } = parts;
+        // Other than what any first arming stores, so that the device sees that one.
+        record.store(Word::ARM, 2 << 28);
         Self {
             ring,
             ci: 0,
@@ -103,7 +115,6 @@ impl<B: Bus> Cq<B> {
             fault: None,
             disowned: 0,
             cqn,
-            arm_sn: 0,
             record,
             uar,
             bus,
@@ -134,6 +145,18 @@ impl<B: Bus> Cq<B> {
     #[inline(always)]
     pub fn has_entry(&self) -> bool {
         self.ring.ready(self.ci).is_some()
+    }
+
+    /// Whether the device may have found no entry free, since some were last given back.
+    #[inline(always)]
+    pub fn is_full(&self) -> bool {
+        self.ring.ready(self.given_back.wrapping_add(self.ring.entries() - 1)).is_some()
+    }
+
+    /// Whether there is nothing to read, or nothing that can be.
+    #[inline(always)]
+    pub fn is_drained(&self) -> bool {
+        self.fault.is_some() || !self.has_entry()
     }
 
     /// Starts a batch.
@@ -199,19 +222,15 @@ impl<B: Bus> Cq<B> {
 
     /// Asks for an event when the next completion arrives, or is there already; with `solicited_only` when one arrives whose
     /// sender asked for it, or that failed. No system call.
-    pub fn arm(&mut self, solicited_only: bool) {
-        let word = (self.arm_sn & 3) << 28 | u32::from(solicited_only) << 24 | self.ci & 0xff_ffff;
+    ///
+    /// `events` is how many events of this queue were received: the device answers each number with one event at most.
+    pub fn arm(&self, events: u32, solicited_only: bool) {
+        let word = (events & 3) << 28 | u32::from(solicited_only) << 24 | self.ci & 0xff_ffff;
         self.bus.to_device();
         self.bus.record(&self.record, Word::ARM, word);
         self.bus.wc_start();
         self.uar.arm(&self.bus, word, self.cqn);
         self.bus.wc_flush();
-    }
-
-    /// An event of this queue was received: the next arming is a new one. An arming with a number that had its event raises
-    /// no other.
-    pub fn event_received(&mut self) {
-        self.arm_sn = self.arm_sn.wrapping_add(1);
     }
 }
 

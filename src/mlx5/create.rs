@@ -4,6 +4,7 @@
 //! makes the queues of it. If the command fails, the plan is dropped, and with it all that it had.
 
 use super::abi;
+use super::av::{Link, MIN_SPORT, address_vector};
 use super::context::Mlx5Context;
 use super::cq::{Cq, CqParts};
 use super::cq_memory::CqRing;
@@ -12,7 +13,7 @@ use super::home::Home;
 use super::layout::{CqLayout, RqLayout, SqLayout, SrqLayout, Transport};
 use super::mailbox::{Change, Mailbox, Receives};
 use super::memory::pages;
-use super::owned::{Kept, Owned};
+use super::owned::Kept;
 use super::ring::Ring;
 use super::rq::{Rq, RqParts};
 use super::shadow::{RqShared, SqShared, SrqShared};
@@ -20,10 +21,12 @@ use super::sq::{Sq, SqParts};
 use super::srq::Srq;
 use super::uar::SendRegister;
 use super::uidx::UserIndex;
+use super::wqe::Av;
 use crate::mem::map::Mapping;
-use crate::uverbs::attr::{CreateQp, CreatedQp, QpCap};
+use crate::uverbs::attr::{AddressVector, CreateQp, CreatedQp, GidEntry, GidType, QpCap};
 use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Handle;
+use crate::uverbs::shared_receive_queue::{CreateSrq, CreatedSrq};
 use crate::uverbs::types::Qpn;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -54,7 +57,7 @@ pub struct CqRequest<'a> {
 
 /// A completion queue and the kernel's object of it.
 pub struct NewCq {
-    pub object: Owned,
+    pub object: Handle,
     pub cq: Cq,
 }
 
@@ -102,11 +105,12 @@ impl CqPlan {
     pub fn finish(self, context: &Mlx5Context, handle: Handle, response: &abi::CreateCqResp) -> NewCq {
         let Self { ring, record, compressed, .. } = self;
         let mailbox = Arc::new(Mailbox::new(ring.clone()));
-        let kept = Kept { completions: Some(mailbox.clone()), record: Some(record.clone()), ..Default::default() };
+        let mut kept = Kept::default();
+        (kept.completions, kept.record) = (Some(mailbox.clone()), Some(record.clone()));
         let uar = Arc::clone(context.shared_uar());
         let cqn = response.cqn & 0xff_ffff;
         let cq = Cq::new(CqParts { ring, cqn, record, uar, compressed, inline_data: false, mailbox });
-        NewCq { object: Owned::new(handle, kept), cq }
+        NewCq { object: kept.by(handle), cq }
     }
 }
 
@@ -139,7 +143,7 @@ pub enum ReceiveFrom {
 
 /// A queue pair, its queues, and the kernel's object of it.
 pub struct NewQp {
-    pub object: Owned,
+    pub object: Handle,
     pub qpn: Qpn,
     /// What the queues really hold.
     pub cap: QpCap,
@@ -213,7 +217,8 @@ impl QpPlan {
     pub fn finish(self, handle: Handle, qpn: Qpn) -> NewQp {
         let Self { sq: sq_layout, rq: rq_layout, sig_all, memory, record, register, sends, receives, .. } = self;
         let (shared, home) = sends;
-        let mut kept = Kept { memory: memory.clone(), record: Some(record.clone()), ..Default::default() };
+        let mut kept = Kept::default();
+        (kept.memory, kept.record) = (memory.clone(), Some(record.clone()));
         let (mut sq, mut rq) = (None, None);
         if let (Some(memory), true) = (&memory, sq_layout.blocks > 0) {
             home.announce(Change::Sends(Some(shared.clone())));
@@ -238,7 +243,7 @@ impl QpPlan {
             max_recv_sge: rq_layout.max_sge,
             max_inline_data: sq_layout.max_inline,
         };
-        NewQp { object: Owned::new(handle, kept), qpn, cap, sq, rq }
+        NewQp { object: kept.by(handle), qpn, cap, sq, rq }
     }
 }
 
@@ -260,7 +265,7 @@ pub fn create_qp(
 
 /// A shared receive queue and the kernel's object of it.
 pub struct NewSrq {
-    pub object: Owned,
+    pub object: Handle,
     pub srq: Srq,
     /// For the queue pairs that receive from it.
     pub shared: Arc<SrqShared>,
@@ -306,10 +311,44 @@ impl SrqPlan {
             home.announce(Change::Receives(Some(Receives::Shared(shared.clone()))));
         }
         let ring = Ring::new(memory.clone(), 0, layout.bytes());
-        let kept = Kept { memory: Some(memory), record: Some(record.clone()), receives: home, ..Default::default() };
+        let mut kept = Kept::default();
+        (kept.memory, kept.record, kept.receives) = (Some(memory), Some(record.clone()), home);
         let srq = Srq::new(ring, layout, record, shared.clone());
-        NewSrq { object: Owned::new(handle, kept), srq, shared }
+        NewSrq { object: kept.by(handle), srq, shared }
     }
+}
+
+/// Makes a shared receive queue.
+pub fn create_srq(context: &Mlx5Context, request: &CreateSrq<'_>) -> Result<NewSrq, Error> {
+    let plan = SrqPlan::new(context, request.max_wr, request.max_sge)?;
+    let (max_wr, max_sge) = plan.max_wr_and_sge();
+    let request = CreateSrq { max_wr, max_sge, ..*request };
+    let mut response = abi::CreateSrqResp::default();
+    // As for a completion queue: the object keeps the memory that the driver's part names.
+    let CreatedSrq { handle, .. } =
+        context.ucontext().create_srq(&request, plan.request.as_bytes(), response.as_mut_bytes())?;
+    Ok(plan.finish(handle, None))
+}
+
+/// Makes an address handle, and the address in the device's form. `local` is the GID that `av` names as its source; none on
+/// InfiniBand without a global route.
+pub fn create_ah(
+    context: &Mlx5Context,
+    pd: &Handle,
+    av: &AddressVector,
+    local: Option<&GidEntry>,
+) -> Result<(Handle, Av), Error> {
+    let mut response = abi::CreateAhResp::default();
+    let handle = context.ucontext().create_ah(pd, av, response.as_mut_bytes())?;
+    let link = match local.map(|local| local.gid_type) {
+        Some(GidType::ROCE_V1) => Link::RoceV1 { dmac: response.dmac },
+        Some(GidType::ROCE_V2) => Link::RoceV2 { dmac: response.dmac, min_sport: MIN_SPORT },
+        _ => Link::InfiniBand,
+    };
+    if link != Link::InfiniBand && !context.caps().create_ah_tells_dmac {
+        return Err(unsupported(Verb::CreateAh, "the next hop's address", Lacking::Driver));
+    }
+    Ok((handle, address_vector(av, link)))
 }
 
 fn alloc_index(context: &Mlx5Context, verb: Verb) -> Result<Arc<UserIndex>, Error> {

@@ -33,6 +33,20 @@ mod uidx;
 mod umr;
 mod wqe;
 
+pub use completion::Cqe;
+pub use context::{BlueFlame, Mlx5Context};
+pub use cq::Cq;
+pub use create::{CqRequest, NewCq, NewQp, NewSrq, ReceiveFrom, alloc_pd, create_cq, create_qp, create_srq};
+pub use create::create_ah;
+pub use rq::Rq;
+pub use shadow::SrqShared;
+pub use sq::{Destination, Sq, Target};
+pub use srq::Srq;
+pub use wqe::Av;
+
+/// Where queue pairs are announced to the poller of a completion queue.
+pub type CqMailbox = mailbox::Mailbox<cq_memory::CqRing>;
+
 #[cfg(all(test, not(loom)))]
 mod fake;
 #[cfg(all(test, not(loom)))]

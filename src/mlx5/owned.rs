@@ -1,7 +1,7 @@
 //! A kernel object together with the memory that the device uses for it.
 //!
-//! The memory is the program's own, and the device may use it until the object is destroyed. So it is kept here, beside the
-//! handle, whatever becomes of the queue that is posted to or polled; and if the kernel refuses to destroy the object it is
+//! The memory is the program's own, and the device may use it until the object is destroyed. So the handle keeps it,
+//! whatever becomes of the queue that is posted to or polled; and if the kernel refuses to destroy the object it is
 //! never freed.
 
 use super::cq_memory::CqRing;
@@ -9,9 +9,7 @@ use super::dbrec::DoorbellRecord;
 use super::home::Home;
 use super::mailbox::{Change, Mailbox};
 use crate::mem::map::Mapping;
-use crate::uverbs::error::Error;
-use crate::uverbs::object::{Destroyed, Handle};
-use std::mem::ManuallyDrop;
+use crate::uverbs::object::Handle;
 use std::sync::Arc;
 
 /// What an object needs until it is destroyed.
@@ -27,46 +25,22 @@ pub struct Kept {
     pub receives: Option<Home>,
 }
 
-/// A kernel object with what it needs.
-pub struct Owned {
-    handle: Handle,
-    /// Dropped once the object is gone, else never.
-    kept: ManuallyDrop<Option<Kept>>,
-}
-
-impl Owned {
-    pub fn new(handle: Handle, kept: Kept) -> Self {
-        Self { handle, kept: ManuallyDrop::new(Some(kept)) }
-    }
-
-    pub fn handle(&self) -> &Handle {
-        &self.handle
-    }
-
-    /// Destroys the object now; see [`Handle::destroy`].
-    pub fn destroy(&mut self) -> Result<Destroyed, Error> {
-        let destroyed = self.handle.destroy()?;
-        self.let_go();
-        Ok(destroyed)
-    }
-
-    fn let_go(&mut self) {
-        if let Some(Kept { sends, receives, .. }) = self.kept.take() {
-            // No completion comes any more; those that are there belong to nobody, and the index may be given again.
-            if let Some(home) = sends {
-                home.announce(Change::Sends(None));
-            }
-            if let Some(home) = receives {
-                home.announce(Change::Receives(None));
-            }
-        }
-    }
-}
-
-impl Drop for Owned {
+impl Drop for Kept {
+    /// The object is gone: no completion comes any more. Those that are there belong to nobody, and the index may be given
+    /// again.
     fn drop(&mut self) {
-        if self.handle.destroy_or_leak() {
-            self.let_go();
+        if let Some(home) = &self.sends {
+            home.announce(Change::Sends(None));
         }
+        if let Some(home) = &self.receives {
+            home.announce(Change::Receives(None));
+        }
+    }
+}
+
+impl Kept {
+    /// The object, which from now on keeps all this until it is destroyed.
+    pub fn by(self, handle: Handle) -> Handle {
+        handle.keeping(Box::new(self))
     }
 }

@@ -19,6 +19,7 @@ use super::wqe::{
     Atomic, Av, BB_BYTES, Chunk, Ctrl, DS_PER_BB, Data, EXTENDED_AV, MAX_DATA_BYTES, Raddr, Xrc, ctrl_flags, opcode,
 };
 use crate::mem::copy::stay_a_loop;
+use crate::uverbs::abi::verbs::access;
 use crate::uverbs::types::{Qpn, Rkey};
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WcOpcode, WrFlags};
 use std::sync::Arc;
@@ -207,7 +208,12 @@ impl<B: Bus> Sq<B> {
                 return self.push_send_inv(wr.wr_id, wr.flags, rkey, &wr.payload, target);
             }
             SendOp::LocalInvalidate(rkey) => return self.push_local_inv(wr.wr_id, wr.flags, rkey),
-            SendOp::Bind(binding) => return self.push_bind(wr.wr_id, wr.flags, &Bind::type_2(&binding)),
+            SendOp::Bind(binding) => {
+                if binding.access & access::ZERO_BASED != 0 {
+                    return Err(PostError::NotOffered);
+                }
+                return self.push_bind(wr.wr_id, wr.flags, &Bind::planned(&binding));
+            }
             _ => {}
         }
         self.room()?;
@@ -242,8 +248,8 @@ impl<B: Bus> Sq<B> {
                 cursor.put(bus, Atomic { swap_add: add.into(), compare: 0.into() });
                 (opcode::ATOMIC_FA, 0, WcOpcode::FETCH_ADD)
             }
-            // The device's driver has neither, so that no queue pair comes to post them; the others are written elsewhere.
-            _ => return Err(PostError::BadState),
+            // ATOMIC_WRITE and FLUSH, which the device does not have; the others are written elsewhere.
+            _ => return Err(PostError::NotOffered),
         };
         payload(&mut cursor, bus, max_sge, max_inline, &wr.payload)?;
         let ds = cursor.ds();
@@ -377,7 +383,7 @@ impl<B: Bus> Sq<B> {
         if ds > self.max_ds {
             // Of a kind that this transport does not have: the queue was not measured for it, and passing it could run into
             // elements that the device has yet to read.
-            return Err(PostError::BadState);
+            return Err(PostError::NotOffered);
         }
         let Position { block, count, fence } = self.pushed;
         let fenced = flags.contains(WrFlags::FENCE);

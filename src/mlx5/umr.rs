@@ -83,12 +83,12 @@ const BARE_KEY: Mkey = Mkey {
 const FLAGS: u8 = umr_flags::INLINE | umr_flags::TRANSLATION_OFFSET;
 
 impl Bind {
-    /// A binding of a type 2 window, as the verbs plan it.
+    /// A binding as the verbs plan it.
     #[inline(always)]
-    pub fn type_2(binding: &MwBinding) -> Self {
-        let MwBinding { old_rkey, new_rkey, lkey, addr, length, access } = *binding;
+    pub fn planned(binding: &MwBinding) -> Self {
+        let MwBinding { old_rkey, new_rkey, lkey, addr, length, access, type_2 } = *binding;
         Self {
-            window: WindowType::Two,
+            window: if type_2 { WindowType::Two } else { WindowType::One },
             rkey: old_rkey,
             new_rkey,
             lkey,

@@ -67,7 +67,7 @@ pub fn resize_cq(ctx: &Ucontext, handle: &Handle, cq: &mut RxeCq, cqe: u32) -> R
     // What was read but not given back, as after a batch that was forgotten, is not to come again.
     cq.end(|| false);
     let mut response = ResizeCqResp::default();
-    ctx.resize_cq(handle, cqe, response.as_mut_bytes())?;
+    ctx.resize_cq(handle, cqe, &[], response.as_mut_bytes())?;
     let ring = map(ctx, Verb::ResizeCq, response.mi, "completion queue", cq::CQE_BYTES);
     let (ring, result) = ring.map_or_else(|error| (None, Err(error)), |ring| (Some(ring), Ok(())));
     cq.replace(ring);

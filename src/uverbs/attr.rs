@@ -361,6 +361,7 @@ pub struct QpCap {
 }
 
 /// What a queue pair is to be.
+#[derive(Clone, Copy)]
 pub struct CreateQp<'a> {
     pub pd: &'a Handle,
     pub send_cq: &'a Handle,

@@ -27,7 +27,7 @@ impl Ucontext {
     /// Makes a completion queue of at least `cqe` entries; returns it and how many it has. Events on `channel` carry
     /// `user_handle`.
     ///
-    /// `uhw_in` must name no memory.
+    /// Memory that `uhw_in` names stays until the object is destroyed ([`Handle::keeping`]).
     #[allow(clippy::too_many_arguments, reason = "the command has them all, and none has a default")]
     pub fn create_cq(
         self: &Arc<Self>,
@@ -75,10 +75,12 @@ impl Ucontext {
     }
 
     /// Makes a completion queue hold at least `cqe` completions. What is in it stays; fewer than are in it are refused.
-    pub fn resize_cq(&self, cq: &Handle, cqe: u32, uhw_out: &mut [u8]) -> Result<(), Error> {
+    ///
+    /// Memory that `uhw_in` names stays until the object is destroyed, or resized again.
+    pub fn resize_cq(&self, cq: &Handle, cqe: u32, uhw_in: &[u8], uhw_out: &mut [u8]) -> Result<(), Error> {
         let request = write::ResizeCq { response: 0, cq_handle: cq.id(), cqe };
         let mut response = write::ResizeCqResp::default();
-        self.kernel().invoke(&request, &mut response, &[], uhw_out).map_err(|errno| {
+        self.kernel().invoke(&request, &mut response, uhw_in, uhw_out).map_err(|errno| {
             let error = Error::kernel(Verb::ResizeCq, errno);
             match errno {
                 Errno::EINVAL => error.with_hint(format!(

@@ -180,9 +180,9 @@ fn make(ctx: &Arc<Ucontext>, memory: &[u64]) -> Objects {
 
 fn resize_cq(ctx: &Arc<Ucontext>, cq: &Handle) {
     let mut uhw_out = [0; 16];
-    ctx.resize_cq(cq, 300, &mut uhw_out).unwrap();
+    ctx.resize_cq(cq, 300, &[], &mut uhw_out).unwrap();
     check_mapping(ctx, &uhw_out, 300);
-    let error = ctx.resize_cq(cq, 0, &mut uhw_out).unwrap_err();
+    let error = ctx.resize_cq(cq, 0, &[], &mut uhw_out).unwrap_err();
     assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
 }
 

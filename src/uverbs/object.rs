@@ -6,6 +6,7 @@ use super::context::Ucontext;
 use super::errno::Errno;
 use super::error::{Error, Verb};
 use super::kernel::{Form, Native};
+use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -135,7 +136,12 @@ pub struct Handle {
     id: u32,
     /// Locked while the object is destroyed, so that this happens once.
     end: Mutex<End>,
+    /// Memory that the device uses for the object: dropped when it is destroyed, else never.
+    kept: Mutex<Option<Kept>>,
 }
+
+/// Whatever owns memory that the device uses for an object.
+pub type Kept = Box<dyn Any + Send + Sync>;
 
 /// How far an object's end has come.
 #[derive(Clone, Copy)]
@@ -149,13 +155,23 @@ enum End {
 impl Handle {
     /// `id` was just returned by a command that made an object of `kind` in `context`.
     pub(super) fn new(context: &Arc<Ucontext>, kind: ObjectKind, id: u32) -> Self {
-        Self { context: Arc::clone(context), kind, id, end: Mutex::new(End::Alive) }
+        Self { context: Arc::clone(context), kind, id, end: Mutex::new(End::Alive), kept: Mutex::new(None) }
     }
 
     /// Names an object that is another handle's to destroy.
     pub(super) fn not_owned(context: &Arc<Ucontext>, kind: ObjectKind, id: u32) -> Self {
         let end = Mutex::new(End::Destroyed(Destroyed::default()));
-        Self { context: Arc::clone(context), kind, id, end }
+        Self { context: Arc::clone(context), kind, id, end, kept: Mutex::new(None) }
+    }
+
+    /// The same object, with what must stay until it is destroyed.
+    pub fn keeping(self, kept: Kept) -> Self {
+        *self.kept() = Some(kept);
+        self
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kernel's number of the object.
@@ -198,6 +214,7 @@ impl Handle {
             Err(errno) => {
                 self.context.record_leak(Leak { kind: self.kind, handle: self.id, errno });
                 *end = End::Leaked;
+                std::mem::forget(self.kept().take());
                 false
             }
         }
@@ -215,11 +232,14 @@ impl Handle {
             // The device is gone, and with it its objects. Only of memory this says too little: the kernel answers so from
             // the moment it starts to take the device away, before it has ended all transfers.
             Err(Errno::EIO) if self.kind != ObjectKind::Mr || self.context.closing().has_deregistered(self.id) => {
+                // As little as of memory does it say of a queue that the device writes to by itself.
+                std::mem::forget(self.kept().take());
                 Destroyed::default()
             }
             answer => answer?,
         };
         *end = End::Destroyed(destroyed);
+        drop(self.kept().take());
         Ok(destroyed)
     }
 }

@@ -24,7 +24,7 @@ struct Made {
 impl Ucontext {
     /// Makes a queue pair, in state RESET.
     ///
-    /// `uhw_in` must name no memory.
+    /// Memory that `uhw_in` names stays until the object is destroyed ([`Handle::keeping`]).
     pub fn create_qp(
         self: &Arc<Self>,
         req: &CreateQp<'_>,

@@ -52,7 +52,7 @@ pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
     SendDoorbell::new(ctx.cdev(), &qp).ring().unwrap();
     qp.destroy().unwrap();
     let (srq, shared_qp) = shared_receives(&ctx, &pd, &cq);
-    ctx.resize_cq(&cq, 200, &mut [0; 16]).unwrap();
+    ctx.resize_cq(&cq, 200, &[], &mut [0; 16]).unwrap();
     let ah = ctx.create_ah(&pd, &to_rtr().dest, &mut [0; 8]).unwrap();
     for lid in [Lid(0), Lid(0xc001)] {
         ctx.attach_mcast(&shared_qp, GROUP, lid).unwrap();

@@ -67,7 +67,7 @@ pub enum ModifySrq {
 impl Ucontext {
     /// Makes a shared receive queue.
     ///
-    /// `uhw_in` must name no memory.
+    /// Memory that `uhw_in` names stays until the object is destroyed ([`Handle::keeping`]).
     pub fn create_srq(
         self: &Arc<Self>,
         req: &CreateSrq<'_>,
@@ -126,6 +126,12 @@ impl Ucontext {
         // part.
         unsafe { self.kernel().invoke_raw(command::MODIFY_SRQ, request.as_bytes(), &mut [], uhw_in, &mut []) }
             .map_err(|errno| modify_refused(errno, change))
+    }
+
+    /// As [`modify_srq`](Self::modify_srq), for drivers that have no part in it.
+    pub fn modify_srq_alone(&self, srq: &Handle, change: ModifySrq) -> Result<(), Error> {
+        // SAFETY: no memory is named.
+        unsafe { self.modify_srq(srq, change, &[]) }
     }
 
     /// A shared receive queue's attributes.

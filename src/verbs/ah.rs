@@ -78,7 +78,7 @@ impl Pd {
             Some(grh) => context.named_gid(path.port, grh.sgid_index).map(Some)?,
             None => None,
         };
-        let (handle, wire) = create_ah(context.driver, &context.ucontext, &pd.handle, &av, local.as_ref())
+        let (handle, wire) = create_ah(&context.opened, &pd.handle, &av, local.as_ref())
             .map_err(|error| explain_route(error, context, &av))?;
         Ok(AddressHandle { handle, wire, path: *path, _pd: pd.clone() })
     }

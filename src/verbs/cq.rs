@@ -5,7 +5,8 @@ use super::cq_depth::{CqLoad, Demand};
 use super::device::{Context, ContextInner};
 use super::health::Health;
 use super::mr::CloseError;
-use super::provider::sealed::{CompOps, CqRequest};
+use super::opened::CqLink;
+use super::provider::sealed::{CompOps, CqRequest, NewCq};
 use super::provider::{Any, Provider};
 use super::registry::Source;
 use crate::uverbs::error::{Error, Verb};
@@ -56,6 +57,7 @@ pub struct Cq<P: Provider = Any> {
 /// What the queue pairs of a completion queue keep of it.
 pub(super) struct CqShared {
     pub(super) handle: Handle,
+    pub(super) link: CqLink,
     pub(super) id: CqId,
     pub(super) context: Arc<ContextInner>,
     pub(super) channel: Option<Arc<ChannelInner>>,
@@ -150,19 +152,19 @@ impl<'a, P: Provider> CqBuilder<'a, P> {
         }
         let user_handle = context.ucontext.next_user_handle();
         let request = CqRequest {
-            context: &context.ucontext,
             cqe: depth,
             user_handle,
             channel: channel.map(AsFd::as_fd),
             comp_vector,
         };
-        let (handle, poller) = P::create_cq(context.driver, request)?;
+        let NewCq { handle, cq: poller, link } = P::create_cq(&context.opened, request)?;
         let channel = channel.map(|c| c.inner().clone());
         if let Some(channel) = &channel {
             channel.attached.fetch_add(1, Ordering::Relaxed);
         }
         let shared = Arc::new(CqShared {
             handle,
+            link,
             id: CqId(user_handle),
             context,
             health: Arc::new(Health::new(channel.as_ref().map(|channel| channel.alarm.clone()))),
@@ -225,7 +227,12 @@ impl<P: Provider> Cq<P> {
             let limit = "give it one with CqBuilder::channel";
             return Err(Error::invalid(Verb::ReqNotifyCq, "completion channel", "none", limit));
         }
-        self.shared.context.ucontext.req_notify_cq(&self.shared.handle, notify == Notify::Solicited)
+        self.arm_now(notify == Notify::Solicited)
+    }
+
+    pub(super) fn arm_now(&self, solicited_only: bool) -> Result<(), Error> {
+        let CqShared { context, handle, health, .. } = &*self.shared;
+        self.poller.arm(&context.ucontext, handle, health.comp_events(), solicited_only)
     }
 
     /// Looks for a completion `spins` times, then arms the queue and blocks, as [`wait`](Self::wait) does: `false` if none
@@ -279,7 +286,7 @@ impl<P: Provider> Cq<P> {
             // Events of earlier arms go first, then the arm, then the look: a completion before the arm is seen by the
             // look, one after it raises an event.
             channel.drain(|_| ())?;
-            shared.context.ucontext.req_notify_cq(&shared.handle, false)?;
+            self.arm_now(false)?;
             if self.poller.has_entry() {
                 return Ok(true);
             }

@@ -33,8 +33,7 @@ impl<P: Provider> Cq<P> {
         let Self { poller, shared } = self;
         poller.begin();
         if poller.is_drained()
-            && !shared.health.is_well()
-            && let Some(error) = shared.why_nothing_comes()
+            && let Some(error) = poller.fault().or_else(|| shared.why_nothing_comes_unless_well())
         {
             return Err(error);
         }
@@ -78,6 +77,11 @@ impl<P: Provider> Cq<P> {
 }
 
 impl CqShared {
+    #[inline(always)]
+    fn why_nothing_comes_unless_well(&self) -> Option<PollError> {
+        if self.health.is_well() { None } else { self.why_nothing_comes() }
+    }
+
     /// Why there is nothing to poll, if that is not by chance. For a queue that is not well.
     #[cold]
     #[inline(never)]

@@ -5,6 +5,7 @@
 
 use super::ah::Destination;
 use super::any::AnyAh;
+use super::opened::{CqLink, Opened, SrqLink};
 use crate::rxe::{self, RxeCq, RxeCqe, RxeRq, RxeSq};
 use crate::uverbs::attr::{CreateQp, QpCap};
 use crate::uverbs::context::Ucontext;
@@ -15,7 +16,7 @@ use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
 use crate::uverbs::types::Qpn;
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::{PostError, SendWr, Sge};
+use crate::uverbs::wr::{PollError, PostError, SendWr, Sge};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -45,6 +46,18 @@ pub trait Provider: sealed::Backend {}
 #[derive(Clone, Copy, Debug)]
 pub enum Rxe {}
 
+/// NVIDIA (Mellanox) ConnectX adapters, the kernel's `mlx5_ib`.
+///
+/// ```no_run
+/// # fn f(context: ironverbs::Context) -> Result<(), Box<dyn std::error::Error>> {
+/// use ironverbs::{Context, Cq, Mlx5};
+/// let context: Context<Mlx5> = context.into_provider().map_err(|other| format!("{other:?} is no ConnectX"))?;
+/// let cq: Cq<Mlx5> = context.create_cq(16)?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub enum Mlx5 {}
+
 /// Whichever provider the opened device needs.
 ///
 /// ```no_run
@@ -57,6 +70,7 @@ pub enum Rxe {}
 pub enum Any {}
 
 impl Provider for Rxe {}
+impl Provider for Mlx5 {}
 impl Provider for Any {}
 
 pub(crate) mod sealed {
@@ -71,16 +85,12 @@ pub(crate) mod sealed {
         /// Whether this marker can stand for a device of that driver.
         fn drives(driver: DriverId) -> bool;
 
-        fn create_cq(driver: DriverId, request: CqRequest<'_>) -> Result<(Handle, Self::Cq), Error>;
+        fn create_cq(opened: &Opened, request: CqRequest<'_>) -> Result<NewCq<Self::Cq>, Error>;
 
         /// Makes it hold at least `cqe` completions, and keeps those that were not polled.
         fn resize_cq(context: &Arc<Ucontext>, handle: &Handle, cq: &mut Self::Cq, cqe: u32) -> Result<(), Error>;
 
-        fn create_srq(
-            driver: DriverId,
-            context: &Arc<Ucontext>,
-            request: &CreateSrq<'_>,
-        ) -> Result<(Handle, Self::Rq), Error>;
+        fn create_srq(opened: &Opened, request: &CreateSrq<'_>) -> Result<NewSrq<Self::Rq>, Error>;
 
         fn modify_srq(
             context: &Arc<Ucontext>,
@@ -89,11 +99,7 @@ pub(crate) mod sealed {
             change: ModifySrq,
         ) -> Result<(), Error>;
 
-        fn create_qp(
-            driver: DriverId,
-            context: &Arc<Ucontext>,
-            request: &CreateQp<'_>,
-        ) -> Result<NewQp<Self::Sq, Self::Rq>, Error>;
+        fn create_qp(opened: &Opened, request: &QpRequest<'_>) -> Result<NewQp<Self::Sq, Self::Rq>, Error>;
     }
 
     /// The send queue of a queue pair. `begin` opens a batch; `submit` or `rollback` ends it.
@@ -146,6 +152,10 @@ pub(crate) mod sealed {
         fn is_drained(&self) -> bool;
         /// `lost` is asked, if the device may have found the queue full, whether it has lost an entry.
         fn end(&mut self, lost: impl FnOnce() -> bool);
+        /// Asks for an event when the next completion comes. `events` is how many events of it were received.
+        fn arm(&self, context: &Ucontext, handle: &Handle, events: u32, solicited_only: bool) -> Result<(), Error>;
+        /// Why no entry can be read any more, if that is so.
+        fn fault(&self) -> Option<PollError>;
     }
 
     /// One completion. What of the value is not used is not read.
@@ -155,11 +165,32 @@ pub(crate) mod sealed {
 
     /// What is asked of a provider for a completion queue.
     pub struct CqRequest<'a> {
-        pub context: &'a Arc<Ucontext>,
         pub cqe: u32,
         pub user_handle: u64,
         pub channel: Option<BorrowedFd<'a>>,
         pub comp_vector: u32,
+    }
+
+    /// A completion queue just made.
+    pub struct NewCq<C> {
+        pub handle: Handle,
+        pub cq: C,
+        pub link: CqLink,
+    }
+
+    /// A shared receive queue just made.
+    pub struct NewSrq<R> {
+        pub handle: Handle,
+        pub queue: R,
+        pub link: SrqLink,
+    }
+
+    /// What is asked of a provider for a queue pair.
+    pub struct QpRequest<'a> {
+        pub create: CreateQp<'a>,
+        pub send_cq: &'a CqLink,
+        pub recv_cq: &'a CqLink,
+        pub srq: Option<&'a SrqLink>,
     }
 
     /// A queue pair just made.
@@ -180,16 +211,19 @@ pub(crate) mod sealed {
             driver == DriverId::RXE
         }
 
-        fn create_cq(_: DriverId, r: CqRequest<'_>) -> Result<(Handle, RxeCq), Error> {
-            rxe::create_cq(r.context, r.cqe, r.user_handle, r.channel, r.comp_vector)
+        fn create_cq(opened: &Opened, r: CqRequest<'_>) -> Result<NewCq<RxeCq>, Error> {
+            let (handle, cq) =
+                rxe::create_cq(opened.ucontext(), r.cqe, r.user_handle, r.channel, r.comp_vector)?;
+            Ok(NewCq { handle, cq, link: CqLink::Rxe })
         }
 
         fn resize_cq(context: &Arc<Ucontext>, handle: &Handle, cq: &mut RxeCq, cqe: u32) -> Result<(), Error> {
             rxe::resize_cq(context, handle, cq, cqe)
         }
 
-        fn create_srq(_: DriverId, context: &Arc<Ucontext>, request: &CreateSrq<'_>) -> Result<(Handle, RxeRq), Error> {
-            rxe::create_srq(context, request)
+        fn create_srq(opened: &Opened, request: &CreateSrq<'_>) -> Result<NewSrq<RxeRq>, Error> {
+            let (handle, queue) = rxe::create_srq(opened.ucontext(), request)?;
+            Ok(NewSrq { handle, queue, link: SrqLink::Rxe })
         }
 
         fn modify_srq(
@@ -201,12 +235,8 @@ pub(crate) mod sealed {
             rxe::modify_srq(context, handle, queue, change)
         }
 
-        fn create_qp(
-            _: DriverId,
-            context: &Arc<Ucontext>,
-            request: &CreateQp<'_>,
-        ) -> Result<NewQp<RxeSq, RxeRq>, Error> {
-            let rxe::RxeQp { handle, qpn, cap, sq, rq } = rxe::create_qp(context, request)?;
+        fn create_qp(opened: &Opened, request: &QpRequest<'_>) -> Result<NewQp<RxeSq, RxeRq>, Error> {
+            let rxe::RxeQp { handle, qpn, cap, sq, rq } = rxe::create_qp(opened.ucontext(), &request.create)?;
             Ok(NewQp { handle, qpn, cap, sq, rq })
         }
     }
@@ -222,7 +252,7 @@ pub(crate) mod sealed {
         }
         #[inline(always)]
         fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
-            let AnyAh::Rxe(ah) = &to.ah.wire;
+            let AnyAh::Rxe(ah) = &to.ah.wire else { return Err(PostError::ForeignPd) };
             RxeSq::push_to(self, wr, rxe::UdTo { ah, qpn: to.qpn.get(), qkey: to.qkey.0 })
         }
         #[inline(always)]
@@ -324,6 +354,12 @@ pub(crate) mod sealed {
         #[inline(always)]
         fn end(&mut self, lost: impl FnOnce() -> bool) {
             RxeCq::end(self, lost);
+        }
+        fn arm(&self, context: &Ucontext, handle: &Handle, _: u32, solicited_only: bool) -> Result<(), Error> {
+            context.req_notify_cq(handle, solicited_only)
+        }
+        fn fault(&self) -> Option<PollError> {
+            None
         }
     }
 

@@ -15,7 +15,7 @@ use super::device::ContextInner;
 use super::mcast::Groups;
 use super::pd::{Pd, PdInner};
 use super::provider::Provider;
-use super::provider::sealed::{NewQp, RecvOps, SendOps};
+use super::provider::sealed::{NewQp, QpRequest, RecvOps, SendOps};
 use super::qp_type::QpType;
 use super::registry::Source;
 use super::route::explain_route;
@@ -118,7 +118,13 @@ impl<P: Provider> QpCore<P> {
             user_handle,
         };
         let asked = cap;
-        let NewQp { handle, qpn, cap, mut sq, rq } = P::create_qp(context.driver, &context.ucontext, &request)?;
+        let request = QpRequest {
+            create: request,
+            send_cq: &send_cq.link,
+            recv_cq: &recv_cq.link,
+            srq: srq.map(|srq| &srq.link),
+        };
+        let NewQp { handle, qpn, cap, mut sq, rq } = P::create_qp(&context.opened, &request)?;
         sq.introduce(Owner { pd: pd.identity(), qpn: qpn.get() }, context.attr.device_cap_flags_ex);
         context.registry.insert(user_handle, Source::Qp(qpn));
         let shared = Arc::new(QpShared {

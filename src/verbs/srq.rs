@@ -6,7 +6,8 @@ use super::events::SrqId;
 use super::mr::CloseError;
 use super::pd::{Pd, PdInner};
 use super::pool::{self, Slot, SlotError};
-use super::provider::sealed::RecvOps;
+use super::opened::SrqLink;
+use super::provider::sealed::{NewSrq, RecvOps};
 use super::provider::{Any, Provider};
 use super::registry::Source;
 use crate::uverbs::error::{Error, Verb};
@@ -57,6 +58,7 @@ pub(super) struct SrqShared {
     pub(super) pd: Arc<PdInner>,
     /// Queue pairs that use it.
     pub(super) attached: AtomicU32,
+    pub(super) link: SrqLink,
     /// Receives that it was asked to hold.
     pub(super) asked: AtomicU32,
 }
@@ -120,10 +122,11 @@ impl<P: Provider> SrqBuilder<'_, P> {
         check_limit(Verb::CreateSrq, limit, max_wr)?;
         let user_handle = context.ucontext.next_user_handle();
         let request = CreateSrq { pd: &pd.inner().handle, max_wr, max_sge, limit, user_handle };
-        let (handle, queue) = P::create_srq(context.driver, &context.ucontext, &request)?;
+        let NewSrq { handle, queue, link } = P::create_srq(&context.opened, &request)?;
         context.registry.insert(user_handle, Source::Srq);
         let shared = Arc::new(SrqShared {
             handle,
+            link,
             id: SrqId(user_handle),
             pd: pd.inner().clone(),
             attached: AtomicU32::new(0),

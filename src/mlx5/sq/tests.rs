@@ -190,7 +190,7 @@ fn a_window_of_more_than_a_message_is_refused() {
 fn what_is_longer_than_the_queue_was_measured_for_is_refused() {
     let layout = SqLayout { blocks: 4, max_wr: 4, max_ds: 4, max_sge: 1, max_inline: 0 };
     let Sends { mut sq, .. } = sends_on(layout, shared_register());
-    assert_eq!(sq.push_local_inv(1, WrFlags::NONE, Rkey(1)), Err(PostError::BadState));
+    assert_eq!(sq.push_local_inv(1, WrFlags::NONE, Rkey(1)), Err(PostError::NotOffered));
     for n in 0..4 {
         sq.push(&wr(n, SendOp::Write(REMOTE), &[sge(1, 1, 1)])).unwrap();
     }
