@@ -92,7 +92,7 @@ fn every_gid_index_that_is_there(target: &Target) {
     for index in indexes.map(GidIndex) {
         step(format!("GID index {index}"));
         let named =
-            Target { gid_index: Some(index), device: target.device.clone(), peer: target.device.clone(), ..*target };
+            Target { gid_index: Some(index), device: target.device.clone(), peer: target.device.clone(), host: target.host.clone(), ..*target };
         let mut pair = Pair::new(&named, &setup);
         assert_eq!((pair.a.gid_index, pair.b.gid_index), (Some(index), Some(index)));
         let gid = pair.a.context.query_gid(target.port, index).unwrap().unwrap().gid;

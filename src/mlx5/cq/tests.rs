@@ -174,16 +174,15 @@ fn arming_tells_the_consumer_index_and_the_event_number() {
             Event::WcFlush,
         ]
     };
-    cq.cq.arm(false);
+    cq.cq.arm(0, false);
     assert_eq!(cq.bus.take(), armed(cq.uar_at, 0x0012_3456));
-    cq.cq.arm(false);
+    cq.cq.arm(0, false);
     assert_eq!(cq.bus.take(), armed(cq.uar_at, 0x0012_3456), "arming twice is arming once");
     // The number moves with each event, not with each arming, and has two bits.
     for (events, solicited, word) in
         [(1, true, 0x1112_3456), (2, false, 0x2012_3456), (3, true, 0x3112_3456), (4, false, 0x0012_3456)]
     {
-        cq.cq.event_received();
-        cq.cq.arm(solicited);
+        cq.cq.arm(events, solicited);
         assert_eq!(cq.bus.take(), armed(cq.uar_at, word), "{events} events");
     }
 }

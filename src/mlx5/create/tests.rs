@@ -27,7 +27,7 @@ fn cq_request(cqe: u32) -> CqRequest<'static> {
 const CAP: QpCap = QpCap { max_send_wr: 10, max_recv_wr: 20, max_send_sge: 2, max_recv_sge: 3, max_inline_data: 64 };
 
 fn qp_request<'a>(pd: &'a Handle, cq: &'a NewCq, cap: QpCap) -> CreateQp<'a> {
-    let handle = cq.object.handle();
+    let handle = &cq.object;
     CreateQp { pd, send_cq: handle, recv_cq: handle, srq: None, qp_type: 2, sq_sig_all: false, cap, user_handle: 4 }
 }
 
