@@ -107,14 +107,16 @@ impl Channel {
     pub fn bury(self: Arc<Self>) {
         static GRAVES: Mutex<Vec<OwnedFd>> = Mutex::new(vec![]);
         let mut graves = GRAVES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Self { ours, theirs, .. }) = Arc::into_inner(self) {
+            drop(theirs);
+            graves.push(ours);
+        }
+        // This one too, if the program closed it before its context.
         graves.retain(|grave| {
             let mut poll = libc::pollfd { fd: grave.as_raw_fd(), events: 0, revents: 0 };
             // SAFETY: one structure, live for the call.
             unsafe { libc::poll(&raw mut poll, 1, 0) };
             poll.revents & libc::POLLHUP == 0
         });
-        if let Some(channel) = Arc::into_inner(self) {
-            graves.push(channel.ours);
-        }
     }
 }
