@@ -22,14 +22,18 @@ impl<B: Bus> Cq<B> {
     pub fn resize(&mut self, cqe: u32, command: impl FnOnce(u32, &ResizeCq) -> Result<(), Error>) -> Result<(), Error> {
         let verb = Verb::ResizeCq;
         let layout = CqLayout::new(cqe, self.ring.entry_bytes())?;
-        if layout.entries() <= self.in_ring() {
-            let holds = self.in_ring();
+        let holds = self.in_ring();
+        if cqe < holds || layout.entries() <= holds {
             return Err(Error::invalid(
                 verb,
                 "cqe",
                 cqe,
                 format!("the queue holds {holds} completions: poll them first"),
             ));
+        }
+        if layout.entries() == self.ring.entries() {
+            // The driver would leave everything as it is, too.
+            return Ok(());
         }
         let new = CqRing::new(layout).map_err(|errno| Error::kernel(verb, errno))?;
         self.end();

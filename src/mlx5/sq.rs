@@ -19,7 +19,6 @@ use super::wqe::{
     Atomic, Av, BB_BYTES, Chunk, Ctrl, DS_PER_BB, Data, EXTENDED_AV, MAX_DATA_BYTES, Raddr, Xrc, ctrl_flags, opcode,
 };
 use crate::mem::copy::stay_a_loop;
-use crate::uverbs::abi::verbs::access;
 use crate::uverbs::types::{Qpn, Rkey};
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WcOpcode, WrFlags};
 use std::sync::Arc;
@@ -208,12 +207,7 @@ impl<B: Bus> Sq<B> {
                 return self.push_send_inv(wr.wr_id, wr.flags, rkey, &wr.payload, target);
             }
             SendOp::LocalInvalidate(rkey) => return self.push_local_inv(wr.wr_id, wr.flags, rkey),
-            SendOp::Bind(binding) => {
-                if binding.access & access::ZERO_BASED != 0 {
-                    return Err(PostError::NotOffered);
-                }
-                return self.push_bind(wr.wr_id, wr.flags, &Bind::planned(&binding));
-            }
+            SendOp::Bind(binding) => return self.push_bind(wr.wr_id, wr.flags, &Bind::planned(&binding)),
             _ => {}
         }
         self.room()?;

@@ -36,6 +36,8 @@ pub struct Bind {
     pub addr: u64,
     /// Bytes, at most 2^31; 0 takes the window's meaning away.
     pub length: u64,
+    /// Peers count from 0 instead of from `addr`.
+    pub zero_based: bool,
     pub access: WindowAccess,
 }
 
@@ -94,6 +96,7 @@ impl Bind {
             lkey,
             addr,
             length,
+            zero_based: access & access::ZERO_BASED != 0,
             access: WindowAccess {
                 remote_read: access & access::REMOTE_READ != 0,
                 remote_write: access & access::REMOTE_WRITE != 0,
@@ -134,7 +137,7 @@ impl Bind {
             key: Mkey {
                 access_flags,
                 qpn_mkey: (user << 8 | self.new_rkey.0 & 0xff).into(),
-                start_addr: self.addr.into(),
+                start_addr: if self.zero_based { 0 } else { self.addr }.into(),
                 len: self.length.into(),
                 ..BARE_KEY
             },

@@ -13,6 +13,7 @@ use super::batch::{RecvBatch, SendBatch};
 use super::cq::CqShared;
 use super::device::ContextInner;
 use super::mcast::Groups;
+use super::opened::Opened;
 use super::pd::{Pd, PdInner};
 use super::provider::Provider;
 use super::provider::sealed::{NewQp, QpRequest, RecvOps, SendOps};
@@ -265,7 +266,12 @@ impl<P: Provider> QpShared<P> {
     }
 
     pub(super) fn query(&self) -> Result<QpAttr, Error> {
-        self.pd.context.ucontext.query_qp(&self.handle)
+        let mut attr = self.pd.context.ucontext.query_qp(&self.handle)?;
+        if let Opened::Mlx5(_) = self.pd.context.opened {
+            // The driver leaves what it did not decide to the library.
+            attr.cap = self.cap;
+        }
+        Ok(attr)
     }
 
     fn park(&self, put: impl FnOnce(&mut Parked<P>)) {

@@ -101,7 +101,7 @@ fn run(test: Test, target: Arc<Target>) -> Result<Completion, Failed> {
     let thread = thread.map_err(|error| format!("no thread: {error}"))?;
     let limit = limit();
     if let Err(RecvTimeoutError::Timeout) = told.recv_timeout(limit) {
-        return Err(at_step(format!("still running after {limit:?}")));
+        return Err(at_step(format!("still running after {limit:?}\n{}", host.reports().join("\n"))));
     }
     let ended = thread.join();
     if started.elapsed() > SLOW {

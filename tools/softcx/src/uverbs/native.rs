@@ -176,7 +176,7 @@ pub(super) fn run(file: &File, object: u16, number: u16, a: &mut Attributes<'_>)
             a.output(3, &(entries.len() as u64).to_ne_bytes());
         }
         method::QUERY_GID_ENTRY => {
-            let entry = file.gid(a.u32(0), a.u32(1))?;
+            let entry = file.gid(a.number(0) as u32, a.number(1) as u32)?;
             a.output(3, &entry);
         }
         method::CQ_CREATE => create_cq(file, a)?,
