@@ -103,8 +103,6 @@ impl<B: Bus> Cq<B> {
     /// As [`Cq::new`], on another bus.
     pub fn with_bus(parts: CqParts, bus: B) -> Self {
         let CqParts { ring, cqn, record, uar, compressed, inline_data, mailbox } = parts;
-        // Other than what any first arming stores, so that the device sees that one.
-        record.store(Word::ARM, 2 << 28);
         Self {
             ring,
             ci: 0,
@@ -295,7 +293,7 @@ fn take_mail(routes: &mut Routes<CqRing>, ring: &CqRing, ci: u32) {
     routes.take_mail(|past| disown(ring, ci, past));
 }
 
-/// Lets completions of the past, which are still in the ring from `ci` on, name no queue any more.
+/// Lets completions of the past, which are still in the ring from `ci` on, name the queue by what it is called now.
 pub(super) fn disown(ring: &CqRing, ci: u32, past: Past) {
     let mut at = ci;
     while (past.filled_to.wrapping_sub(at) as i32) > 0
@@ -304,7 +302,7 @@ pub(super) fn disown(ring: &CqRing, ci: u32, past: Past) {
         let body = ring.body(at);
         let sends = matches!(cqe::opcode_of(body.op_own()), opcode::REQ | opcode::REQ_ERR);
         if body.uidx() == past.uidx && sends == past.sends {
-            body.disown();
+            body.rename(past.name);
         }
         at = at.wrapping_add(span);
     }

@@ -193,12 +193,12 @@ impl Body<'_> {
         self.store_op_own(op_own);
     }
 
-    /// Lets it name no queue at all.
-    pub fn disown(self) {
+    /// Lets it name another queue.
+    pub fn rename(self, uidx: u32) {
         // SAFETY: in the body and aligned. The entry is ours until it is given back; nobody else writes it, and other
         // threads only look at its last byte.
         let word = unsafe { AtomicU32::from_ptr(self.0.as_ptr().add(offset_of!(Cqe64, srqn_uidx)).cast()) };
-        word.store(uidx::NONE.to_be(), Ordering::Relaxed);
+        word.store(uidx.to_be(), Ordering::Relaxed);
     }
 
     /// Copies what lies at the body's start, or `before` it in the first half of an entry of 128 bytes, to `to`. `None` if there

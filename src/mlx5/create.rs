@@ -8,7 +8,7 @@ use super::av::{Link, MIN_SPORT, address_vector};
 use super::context::Mlx5Context;
 use super::cq::{Cq, CqParts};
 use super::cq_memory::CqRing;
-use super::dbrec::DoorbellRecord;
+use super::dbrec::{DoorbellRecord, Word};
 use super::home::Home;
 use super::layout::{CqLayout, RqLayout, SqLayout, SrqLayout, Transport};
 use super::mailbox::{Change, Mailbox, Receives};
@@ -82,6 +82,8 @@ impl CqPlan {
         let no_memory = |errno| Error::kernel(Verb::CreateCq, errno);
         let ring = CqRing::new(layout).map_err(no_memory)?;
         let record = Arc::new(context.records().alloc().map_err(no_memory)?);
+        // Other than what a first arming stores, so that the device sees that one also where another doorbell hides it.
+        record.store(Word::ARM, 2 << 28);
         let real_time = if r.real_time { abi::create_cq_flags::REAL_TIME_TS } else { 0 };
         let request = abi::CreateCq {
             buf_addr: ring.addr(),

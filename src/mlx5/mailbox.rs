@@ -10,11 +10,13 @@
 //!
 //! **Completions of the past.** An index may be used again at once. Completions of the queue that had it before may still be
 //! in the ring, but none comes after: the note is put after the kernel destroyed (or reset) that queue. So the note says how
-//! far the ring was filled at that time, and the poller, when it takes the note, disowns what is in the ring up to there.
+//! far the ring was filled at that time, and the poller, when it takes the note, gives what is in the ring up to there another
+//! name, under which it still finds the queue that is gone. The name is free again when the poller is past that place.
 //! Finding that out is the note writer's work ([`Filled::filled_to`]), which reads the ring from another thread: an entry may
 //! be overwritten only after the poller gave it back, so if the poller has not passed the place where reading stopped, nothing
 //! that was read can have been overwritten meanwhile.
 
+use super::uidx;
 use super::shadow::{RqShared, SqShared, SrqShared};
 use crate::mem::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -128,12 +130,20 @@ impl<F: Filled> Mailbox<F> {
     }
 }
 
-/// What completions of a direction to disown: of this user index, before that answer number.
+/// What completions of a direction to rename: of this user index, before that answer number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
     pub uidx: u32,
     pub sends: bool,
     pub filled_to: u32,
+    /// What they name from now on; [`uidx::NONE`] for no queue at all.
+    pub name: u32,
+}
+
+/// A queue that is gone, or was reset, and the answer number that its last completion is before.
+struct Gone {
+    queue: Change,
+    filled_to: u32,
 }
 
 /// The poller's table of what user indices stand for.
@@ -143,11 +153,13 @@ pub struct Routes<F> {
     seen: u32,
     sends: Vec<Option<Arc<SqShared>>>,
     receives: Vec<Option<Receives>>,
+    /// By distance from [`uidx::FIRST_NAME`].
+    gone: Vec<Option<Gone>>,
 }
 
 impl<F: Filled> Routes<F> {
     pub fn new(mailbox: Arc<Mailbox<F>>) -> Self {
-        Self { mailbox, seen: 0, sends: Vec::new(), receives: Vec::new() }
+        Self { mailbox, seen: 0, sends: Vec::new(), receives: Vec::new(), gone: Vec::new() }
     }
 
     pub fn mailbox(&self) -> &Arc<Mailbox<F>> {
@@ -169,13 +181,18 @@ impl<F: Filled> Routes<F> {
 
     /// As [`take_mail`](Self::take_mail), and lets `change` put another ring in the place that note writers look at.
     pub fn take_mail_and<T>(&mut self, mut disown: impl FnMut(Past), change: impl FnOnce(&mut F) -> T) -> T {
-        let (sends, receives) = (&mut self.sends, &mut self.receives);
-        let (seen, changed) = self.mailbox.take(|notes, ring| {
+        let Self { sends, receives, gone, mailbox, .. } = self;
+        let consumed = mailbox.consumed.load(Ordering::Relaxed);
+        let (seen, changed) = mailbox.take(|notes, ring| {
             for Note { uidx, change, filled_to } in notes {
-                disown(Past { uidx, sends: matches!(change, Change::Sends(_)), filled_to });
-                match change {
-                    Change::Sends(queue) => set(sends, uidx, queue),
-                    Change::Receives(queue) => set(receives, uidx, queue),
+                let is_sends = matches!(change, Change::Sends(_));
+                let before = match change {
+                    Change::Sends(queue) => set(sends, uidx, queue).map(|queue| Change::Sends(Some(queue))),
+                    Change::Receives(queue) => set(receives, uidx, queue).map(|queue| Change::Receives(Some(queue))),
+                };
+                if is_before(consumed, filled_to) {
+                    let name = before.map_or(uidx::NONE, |queue| name(gone, consumed, Gone { queue, filled_to }));
+                    disown(Past { uidx, sends: is_sends, filled_to, name });
                 }
             }
             change(ring)
@@ -187,23 +204,70 @@ impl<F: Filled> Routes<F> {
     /// The send queue that `uidx` stands for.
     #[inline(always)]
     pub fn sends(&self, uidx: u32) -> Option<&SqShared> {
-        self.sends.get(uidx as usize)?.as_deref()
+        match self.sends.get(uidx as usize) {
+            Some(queue) => queue.as_deref(),
+            None => match self.gone(uidx)? {
+                Change::Sends(queue) => queue.as_deref(),
+                Change::Receives(_) => None,
+            },
+        }
     }
 
     /// The receive queue that `uidx` stands for.
     #[inline(always)]
     pub fn receives(&self, uidx: u32) -> Option<&Receives> {
-        self.receives.get(uidx as usize)?.as_ref()
+        match self.receives.get(uidx as usize) {
+            Some(queue) => queue.as_ref(),
+            None => match self.gone(uidx)? {
+                Change::Receives(queue) => queue.as_ref(),
+                Change::Sends(_) => None,
+            },
+        }
+    }
+
+    /// The queue that is gone and has this name.
+    #[cold]
+    fn gone(&self, name: u32) -> Option<&Change> {
+        let at = name.checked_sub(uidx::FIRST_NAME)?;
+        Some(&self.gone.get(at as usize)?.as_ref()?.queue)
+    }
+
+    /// All completions that were not read have moved on by one place.
+    pub fn moved_on(&mut self) {
+        for gone in self.gone.iter_mut().flatten() {
+            gone.filled_to = gone.filled_to.wrapping_add(1);
+        }
     }
 }
 
-/// Puts an entry into a table, which grows to have it.
-fn set<T>(table: &mut Vec<Option<T>>, uidx: u32, entry: Option<T>) {
+/// Whether answer number `a` comes before `b`.
+const fn is_before(a: u32, b: u32) -> bool {
+    b.wrapping_sub(a) as i32 > 0
+}
+
+/// Gives a queue that is gone a name that no completion has any more; [`uidx::NONE`] if there is none.
+fn name(all: &mut Vec<Option<Gone>>, consumed: u32, queue: Gone) -> u32 {
+    for place in all.iter_mut() {
+        place.take_if(|gone| !is_before(consumed, gone.filled_to));
+    }
+    let at = all.iter().position(Option::is_none).unwrap_or(all.len());
+    if at >= uidx::NAMES {
+        return uidx::NONE;
+    }
+    if at == all.len() {
+        all.push(None);
+    }
+    all[at] = Some(queue);
+    uidx::FIRST_NAME + at as u32
+}
+
+/// Puts an entry into a table, which grows to have it, and gives back what was there.
+fn set<T>(table: &mut Vec<Option<T>>, uidx: u32, entry: Option<T>) -> Option<T> {
     let at = uidx as usize;
     if table.len() <= at {
         table.resize_with(at + 1, || None);
     }
-    table[at] = entry;
+    std::mem::replace(&mut table[at], entry)
 }
 
 #[cfg(all(test, loom))]

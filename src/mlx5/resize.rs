@@ -54,6 +54,7 @@ impl<B: Bus> Cq<B> {
             // The last entry of the old ring counts as read.
             Some(()) => {
                 self.ci = ci.wrapping_add(1);
+                self.routes.moved_on();
                 self.end();
                 Ok(())
             }

@@ -8,6 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Never given: what a completion that nobody wants any more is marked with. The kernel takes it for "no index".
 pub const NONE: u32 = 0xff_ffff;
+/// How many names a completion queue's poller has for queues that are gone.
+pub const NAMES: usize = 1 << 16;
+/// The first of them. No number from here on is ever given to a queue.
+pub const FIRST_NAME: u32 = NONE - NAMES as u32;
 
 /// The numbers of one context.
 #[derive(Default)]
@@ -35,7 +39,7 @@ impl UserIndices {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let value = match state.free.pop_first() {
             Some(value) => value,
-            None if state.next < NONE => {
+            None if state.next < FIRST_NAME => {
                 state.next += 1;
                 state.next - 1
             }
@@ -46,7 +50,7 @@ impl UserIndices {
 }
 
 impl UserIndex {
-    /// The number, below [`NONE`].
+    /// The number, below [`FIRST_NAME`].
     pub fn get(&self) -> u32 {
         self.value
     }
@@ -66,12 +70,12 @@ mod tests {
     #[test]
     fn the_last_number_is_never_given() {
         let indices = UserIndices::default();
-        indices.state.lock().unwrap().next = NONE - 1;
+        indices.state.lock().unwrap().next = FIRST_NAME - 1;
         let last = indices.alloc().unwrap();
-        assert_eq!(last.get(), NONE - 1);
+        assert_eq!(last.get(), FIRST_NAME - 1);
         assert!(indices.alloc().is_none());
         drop(last);
-        assert_eq!(indices.alloc().unwrap().get(), NONE - 1);
+        assert_eq!(indices.alloc().unwrap().get(), FIRST_NAME - 1);
     }
 
     proptest! {

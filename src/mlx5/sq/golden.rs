@@ -78,6 +78,7 @@ fn every_kind_of_element() {
 
 fn golden_windows(golden: &Golden) {
     let bind = Bind {
+        zero_based: false,
         window: WindowType::One,
         rkey: Rkey(0x00ab_cd01),
         new_rkey: Rkey(0x00ab_cd02),

@@ -171,6 +171,7 @@ fn what_cannot_be_posted_is_refused_and_leaves_the_queue_alone() {
 #[test]
 fn a_window_of_more_than_a_message_is_refused() {
     let bind = Bind {
+        zero_based: false,
         window: WindowType::Two,
         rkey: Rkey(1),
         new_rkey: Rkey(2),

@@ -29,6 +29,7 @@ fn every_kind_of_element_from_every_block() {
         qkey: 6,
     };
     let bind = Bind {
+        zero_based: false,
         window: WindowType::Two,
         rkey: Rkey(0x100),
         new_rkey: Rkey(0x101),

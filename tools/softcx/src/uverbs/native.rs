@@ -48,7 +48,7 @@ pub(super) fn takes(object: u16, number: u16) -> Option<&'static [Takes]> {
         method::GET_CONTEXT => &[(0, Out(4), MAY), (1, Out(8), MAY)],
         method::QUERY_CONTEXT => &[(0, Out(4), MAY), (1, Out(8), MAY), (0x1000, Out(48), MUST)],
         method::QUERY_GID_TABLE => &[(0, Constant, MUST), (1, Flags(0), MAY), (2, Out(32), MUST), (3, Out(8), MUST)],
-        method::QUERY_GID_ENTRY => &[(0, In(4), MUST), (1, In(4), MUST), (2, Flags(0), MUST), (3, Out(32), MUST)],
+        method::QUERY_GID_ENTRY => &[(0, Constant, MUST), (1, Constant, MUST), (2, Flags(0), MUST), (3, Out(32), MUST)],
         method::PD_DESTROY | method::AH_DESTROY | method::MW_DESTROY | method::MR_DESTROY | method::XRCD_DESTROY => {
             &[(0, Object, MUST)]
         }
