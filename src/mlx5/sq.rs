@@ -242,8 +242,13 @@ impl<B: Bus> Sq<B> {
                 cursor.put(bus, Atomic { swap_add: add.into(), compare: 0.into() });
                 (opcode::ATOMIC_FA, 0, WcOpcode::FETCH_ADD)
             }
-            // ATOMIC_WRITE and FLUSH, which the device does not have; the others are written elsewhere.
-            _ => return Err(PostError::NotOffered),
+            // The device has neither.
+            SendOp::AtomicWrite(..) => return Err(PostError::NoAtomicWrite),
+            SendOp::Flush(..) => return Err(PostError::NoFlush),
+            // Written elsewhere.
+            SendOp::SendInvalidate(_) | SendOp::LocalInvalidate(_) | SendOp::Bind(_) => {
+                return Err(PostError::NotOffered);
+            }
         };
         payload(&mut cursor, bus, max_sge, max_inline, &wr.payload)?;
         let ds = cursor.ds();

@@ -24,7 +24,7 @@ fn a_note_says_how_far_the_ring_was_filled() {
         assert!(routes.has_mail());
         let mut told = vec![];
         routes.take_mail(|past| told.push(past));
-        assert_eq!(told, [Past { uidx: 7, sends: true, filled_to: start.wrapping_add(3) }]);
+        assert_eq!(told, [Past { uidx: 7, sends: true, filled_to: start.wrapping_add(3), name: uidx::NONE }]);
         assert!(!routes.has_mail());
     }
 }

@@ -67,7 +67,7 @@ impl Port {
         let mut mapped = [0; 16];
         mapped[10..12].copy_from_slice(&[0xff, 0xff]);
         mapped[12..].copy_from_slice(&ipv4);
-        let mut gids = vec![None; 16];
+        let mut gids = vec![None; 256];
         for (i, gid) in [link_local, mapped].into_iter().enumerate() {
             gids[2 * i] = Some(GidEntry { gid, network: Network::RoceV1 });
             gids[2 * i + 1] = Some(GidEntry { gid, network: Network::RoceV2 });
