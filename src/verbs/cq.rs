@@ -219,7 +219,8 @@ impl<P: Provider> Cq<P> {
         resized
     }
 
-    /// Asks for one event on the channel when the next completion comes. A completion that is already there raises none:
+    /// Asks for one event on the channel when the next completion comes. One that is already there raises none on some devices
+    /// (Soft-RoCE), and one at once on others:
     /// poll once more after arming, and wait only if there was nothing.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&self, notify: Notify) -> Result<(), Error> {
