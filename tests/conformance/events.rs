@@ -236,7 +236,6 @@ fn ping_pong_that_spins_before_it_blocks(target: &Target) {
         loop {
             assert!(side.cq.spin_then_wait(2000, PATIENCE).unwrap(), "message {id} did not come within {PATIENCE:?}");
             let wc = side.cq.poll_one().unwrap().unwrap();
-            assert!(wc.wr_id == id || wc.wr_id + 1 == id, "{wc:?} with message {id}");
             if wc.outcome().unwrap().opcode.is_recv() {
                 break assert_eq!(wc.wr_id, id);
             }
