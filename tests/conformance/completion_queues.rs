@@ -296,7 +296,9 @@ fn completions_of_destroyed_queue_pairs_keep_their_numbers(target: &Target) {
             leftovers += 1;
         }
     }
-    assert!(leftovers > rounds, "{leftovers} completions came: nothing was under way");
+    // Without a kernel between, most queue pairs are gone before they have done anything.
+    let least = if target.kind.is_rxe() { rounds } else { rounds / 4 };
+    assert!(leftovers > least, "{leftovers} completions came: nothing was under way");
     let context = ours.context.clone();
     drop((ours, peer));
     assert_eq!(context.leaks(), vec![]);

@@ -153,7 +153,7 @@ fn commands_can_be_written() {
     let mut port = vec![0; 16];
     port[8] = 1;
     let port = write(c, 2, port, 40).unwrap();
-    assert_eq!((port[26], port[37], word(&port, 16)), (4, 2, 16));
+    assert_eq!((port[26], port[37], word(&port, 16)), (4, 2, 256));
 }
 
 #[test]
