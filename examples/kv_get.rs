@@ -1,10 +1,9 @@
 //! One-sided key-value get: the client READs entries out of the server's memory, while the server changes them and knows
 //! nothing of it.
 //!
-//! An entry carries its version twice, first and last. The server makes the first one odd, then writes, then makes both
-//! even and equal. A reader that finds them different or odd has caught the entry in between, and reads it again. This
-//! needs a device that reads an entry's bytes in the order of their addresses, as one READ of less than the path MTU is
-//! on the devices we know; a checksum over the entry needs no such promise.
+//! An entry ends with a checksum of the rest. A reader that finds another one has caught the entry while it was being
+//! written, and reads it again. That holds in whatever order processor and device write and read its bytes; versions
+//! before and after the value would need a promise of both.
 //!
 //! Server: `cargo run --example kv_get -- rxe0`
 //! Client: `cargo run --example kv_get -- rxe0 SERVER`
@@ -17,7 +16,7 @@ use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Bytes of an entry: version, value, version.
+/// Bytes of an entry: version, value, checksum.
 const ENTRY: usize = 256;
 const VALUE: usize = ENTRY - 16;
 const KEYS: usize = 8;
@@ -46,13 +45,13 @@ fn run() -> Result<(), Box<dyn Error>> {
 /// Changes entries until the client hangs up.
 fn serve(mut table: Mr, mut peer: &TcpStream) -> Result<(), Box<dyn Error>> {
     for key in 0..KEYS {
-        put(&mut table, key, 2)?;
+        put(&mut table, key, 1)?;
     }
     let start = table.remote(0)?;
     exchange::trade(peer, &format!("{} {}", start.addr, start.rkey.0))?;
     peer.set_nonblocking(true)?;
     for version in 2.. {
-        put(&mut table, version as usize % KEYS, version * 2)?;
+        put(&mut table, version as usize % KEYS, version)?;
         match peer.read(&mut [0]) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_micros(50)),
             _ => break,
@@ -63,11 +62,16 @@ fn serve(mut table: Mr, mut peer: &TcpStream) -> Result<(), Box<dyn Error>> {
 
 /// A new value, of which every byte follows from its version.
 fn put(table: &mut Mr, key: usize, version: u64) -> Result<(), ironverbs::Error> {
-    let at = key * ENTRY;
-    table.write(at, &(version - 1).to_le_bytes())?;
-    table.write(at + 8, &[version as u8; VALUE])?;
-    table.write(at + 8 + VALUE, &version.to_le_bytes())?;
-    table.write(at, &version.to_le_bytes())
+    let mut entry = [version as u8; ENTRY];
+    entry[..8].copy_from_slice(&version.to_le_bytes());
+    let sum = checksum(&entry[..8 + VALUE]);
+    entry[8 + VALUE..].copy_from_slice(&sum.to_le_bytes());
+    table.write(key * ENTRY, &entry)
+}
+
+/// FNV-1a.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 fn get(qp: &mut Qp, cq: &mut Cq, pool: &Pool, peer: &TcpStream) -> Result<(), Box<dyn Error>> {
@@ -87,10 +91,10 @@ fn get(qp: &mut Qp, cq: &mut Cq, pool: &Pool, peer: &TcpStream) -> Result<(), Bo
             let Some(completion) = completions.next() else { continue };
             let (slot, wc) = pool.reclaim(completion).map_err(|_| "a completion of something else")?;
             wc.outcome()?;
-            let (first, rest) = slot.split_at(8);
-            let (value, last) = rest.split_at(VALUE);
-            let version = u64::from_le_bytes(first.try_into()?);
-            if first == last && version % 2 == 0 {
+            let (whole, sum) = slot.split_at(8 + VALUE);
+            if checksum(whole).to_le_bytes() == *sum {
+                let (version, value) = whole.split_at(8);
+                let version = u64::from_le_bytes(version.try_into()?);
                 if value.iter().any(|byte| *byte != version as u8) {
                     return Err(format!("key {key}, version {version}: a value of another version").into());
                 }

@@ -16,8 +16,8 @@
 //! be overwritten only after the poller gave it back, so if the poller has not passed the place where reading stopped, nothing
 //! that was read can have been overwritten meanwhile.
 
-use super::uidx;
 use super::shadow::{RqShared, SqShared, SrqShared};
+use super::uidx;
 use crate::mem::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@
 use super::assess::{Chardev, Driver, Facts, Node, assess};
 use super::device::{DeviceInfo, DriverId, PortInfo};
 use super::errno::Errno;
-use super::error::Error;
+use super::error::{Error, Verb};
 use super::netlink::{NetlinkError, Socket};
 use super::nldev::{self, Nldev, Scan};
 use super::sys::{Cdev, Sys};
@@ -95,14 +95,20 @@ impl Linux {
         let mut nldev = self.nldev();
         match nldev.as_mut().map_err(|e| *e).and_then(Nldev::scan) {
             Ok(scan) => Ok(self.netlink_first(scan, || nldev.as_mut().map_err(|e| *e).and_then(Nldev::scan))),
-            Err(_) if self.sysfs.is_mounted() => Ok(self.sysfs_only()),
-            Err(e) => Err(Error::NoDevice {
-                wanted: "can be listed".into(),
-                hint: Some(
-                    format!("netlink does not answer ({e}), and there is no sysfs at {}", self.sysfs.root().display())
+            Err(e) => match too_many_files(Verb::ListDevices, e) {
+                Some(error) => Err(error),
+                None if self.sysfs.is_mounted() => Ok(self.sysfs_only()),
+                None => Err(Error::NoDevice {
+                    wanted: "can be listed".into(),
+                    hint: Some(
+                        format!(
+                            "netlink does not answer ({e}), and there is no sysfs at {}",
+                            self.sysfs.root().display()
+                        )
                         .into(),
-                ),
-            }),
+                    ),
+                }),
+            },
         }
     }
 
@@ -338,6 +344,18 @@ fn port_info(port: &Result<nldev::Port, NetlinkError>) -> PortInfo {
         Err(_) => PortInfo::default(),
     }
 }
+
+/// What to do if no socket could be made for want of a descriptor: sysfs cannot be read then either, and would seem empty.
+pub(super) fn too_many_files(verb: Verb, error: NetlinkError) -> Option<Error> {
+    match error {
+        NetlinkError::Kernel(errno @ (Errno::EMFILE | Errno::ENFILE)) => {
+            Some(Error::kernel(verb, errno).with_hint(TOO_MANY_FILES))
+        }
+        _ => None,
+    }
+}
+
+pub(super) const TOO_MANY_FILES: &str = "too many open files: raise the limit (ulimit -n)";
 
 #[cfg(test)]
 pub mod tests;

@@ -49,8 +49,13 @@ pub struct Wanted {
 impl PinLimits {
     /// Those of this process now.
     pub fn now() -> Self {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        Self { memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(), ..Self::parse(&status) }
+        let [status, uid_map] =
+            ["status", "uid_map"].map(|file| fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default());
+        let mut limits = Self { memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(), ..Self::parse(&status) };
+        if is_container(&uid_map) {
+            limits.ipc_lock = limits.ipc_lock.map(|_| false);
+        }
+        limits
     }
 
     fn parse(status: &str) -> Self {
@@ -90,6 +95,11 @@ impl PinLimits {
         }
         text
     }
+}
+
+/// Whether the process is in a user namespace of its own: the kernel asks for capabilities in the initial one.
+fn is_container(uid_map: &str) -> bool {
+    !uid_map.is_empty() && !uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// A number of kB.

@@ -233,7 +233,8 @@ fn check_region(verb: Verb, what: &str, start: u64, len: u64, iova: u64) -> Resu
     if start.checked_add(len).is_none() {
         return Err(Error::invalid(verb, "length", len, format!("from {start:#x} on it exceeds the address space")));
     }
-    if iova.checked_add(len - 1).is_none() {
+    // The address after the last byte too must be one: it names an empty range at the end.
+    if iova.checked_add(len).is_none() {
         return Err(Error::invalid(
             verb,
             "iova",
@@ -277,7 +278,10 @@ mod tests {
         assert!(refusal(0x1008, 16, 0x2010, 1).contains("iova is 0x2010"));
         assert!(refusal(0x1000, 16, 0x1000, access::REMOTE_WRITE).contains("need local write"));
         assert!(refusal(0x1000, 16, 0x1000, access::REMOTE_ATOMIC).contains("need local write"));
-        assert!(refusal(0x1000, 0x2000, u64::MAX - 0xfff, 0).contains("do not fit from there on"));
+        for len in [0x1000, 0x2000] {
+            assert!(refusal(0x1000, len, u64::MAX - 0xfff, 0).contains("do not fit from there on"));
+        }
+        check(0x1000, 0xfff, u64::MAX - 0xfff, 0).unwrap();
         let unknown = refusal(0x1000, 16, 0x1000, 1 << 19 | access::LOCAL_WRITE);
         assert!(unknown.contains("access is LOCAL_WRITE | 0x80000; 0x80000 is no access flag"), "{unknown}");
     }

@@ -6,7 +6,7 @@
 
 use super::assess::{Driver, provider};
 use super::device::{DeviceInfo, DriverId, Unusable};
-use super::discover::{Linux, number};
+use super::discover::{Linux, TOO_MANY_FILES, number, too_many_files};
 use super::errno::Errno;
 use super::error::{Error, Lacking, Verb};
 use super::linux::from_file;
@@ -61,7 +61,7 @@ impl Linux {
                 Ok(Some((chardev.driver.map_or_else(guess, Driver::Known), Some(chardev.abi))))
             }
             Err(NetlinkError::Kernel(Errno::EINVAL | Errno::ENODEV)) => Err(gone(device, CHANGED.to_owned())),
-            Err(_) => Ok(None),
+            Err(error) => too_many_files(Verb::OpenDevice, error).map_or(Ok(None), Err),
         }
     }
 
@@ -146,7 +146,7 @@ fn open_error(device: &DeviceInfo, path: &Path, e: &std::io::Error) -> Error {
             path.display()
         ),
         Errno::ENXIO | Errno::ENODEV => format!("{name} is going away"),
-        Errno::EMFILE | Errno::ENFILE => "too many open files: raise the limit (ulimit -n)".to_owned(),
+        Errno::EMFILE | Errno::ENFILE => TOO_MANY_FILES.to_owned(),
         _ => path.display().to_string(),
     };
     Error::kernel(Verb::OpenDevice, errno).with_hint(hint)

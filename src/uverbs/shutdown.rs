@@ -75,7 +75,12 @@ impl Ucontext {
     fn give_up(self: &Arc<Self>) -> Result<(), Error> {
         let refused = |errno| Error::kernel(Verb::CloseDevice, errno);
         // Windows first: a bound one holds on to its queue pair and to its region. One that stays, stays with its region.
-        for id in self.info_handles(ObjectKind::Mw)? {
+        let windows = match self.info_handles(ObjectKind::Mw) {
+            // The driver has none, and the kernel hides what a driver has not.
+            Err(error) if error.errno() == Some(Errno::ENOENT) => vec![],
+            listed => listed?,
+        };
+        for id in windows {
             let _ = self.destroy(ObjectKind::Mw, id);
         }
         // Queue pairs next: once they are gone, the device touches neither memory nor completion queues.
@@ -131,6 +136,7 @@ mod redirect {
 mod tests {
     use super::*;
     use crate::uverbs::fake::{FakeKernel, Knows};
+    use crate::uverbs::observe::Fault;
     use crate::uverbs::sys::Cdev;
     use std::os::fd::AsFd;
 
@@ -165,6 +171,20 @@ mod tests {
         let destroyed: Vec<_> = kernel.take_log().into_iter().filter(|command| command != "0.1").collect();
         assert_eq!(destroyed, ["8.0", "4.1", "7.1"], "window, queue pair, region");
         drop((qp, mw, mr, cq, pd));
+        assert!(ctx.leaks().is_empty());
+    }
+
+    #[test]
+    fn a_driver_may_have_no_windows() {
+        let (kernel, fault) = (FakeKernel::new(Knows::ALL), Fault::new());
+        let ctx = Ucontext::open(fault.wrap(kernel.clone()), &[], &mut []).unwrap();
+        let pd = ctx.alloc_pd(&mut []).unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let (mr, ..) = ctx.reg_dmabuf_mr(&pd, file.as_fd(), 0, 4096, 0, 0).unwrap();
+        fault.fail_nth(0, Errno::ENOENT);
+        ctx.shutdown().unwrap();
+        assert_eq!((fault.injected(), kernel.live()), (1, vec![pd.id()]));
+        drop(mr);
         assert!(ctx.leaks().is_empty());
     }
 

@@ -277,8 +277,8 @@ pub enum PostError {
     /// The slot belongs to another pool than the one that was to take note of it. Give it one of its own slots.
     #[error("the slot belongs to another pool: give one of the pool's own")]
     ForeignSlot,
-    /// The slot's pool or the memory window is of another protection domain than the queue pair. Make it in the queue
-    /// pair's own.
+    /// The slot's pool, the memory window or the address handle is of another protection domain than the queue pair. Make
+    /// it in the queue pair's own.
     #[error("it belongs to another protection domain than the queue pair: make it in the queue pair's own")]
     ForeignPd,
     /// Nobody holds the slot's pool any more, so nobody could take the slot back. Keep a [`Pool`](crate::Pool) as long as
@@ -379,7 +379,9 @@ pub enum PollError {
     Unmapped,
     /// The device wrote a completion of a kind that this queue was not made for. Nothing more can be relied on: destroy the
     /// queue pairs on it, and connect anew.
-    #[error("the device wrote completion {index}, which is of a kind that the queue was not made for (entry's kind {kind:#x})")]
+    #[error(
+        "the device wrote completion {index}, which is of a kind that the queue was not made for (entry's kind {kind:#x})"
+    )]
     BadEntry {
         /// How many completions came before, modulo 2^32.
         index: u32,

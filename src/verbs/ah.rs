@@ -37,7 +37,7 @@ pub struct AddressHandle {
     handle: Handle,
     pub(super) wire: AnyAh,
     path: Path,
-    _pd: Arc<PdInner>,
+    pd: Arc<PdInner>,
 }
 
 /// Where a datagram goes: a queue pair at an address, and the Q_Key that it takes. Made by [`AddressHandle::to`].
@@ -53,6 +53,12 @@ impl AddressHandle {
     #[inline(always)]
     pub fn to(&self, qpn: Qpn, qkey: QKey) -> Destination<'_> {
         Destination { ah: self, qpn, qkey }
+    }
+
+    /// Whether a queue pair of the protection domain with that identity may name it.
+    #[inline(always)]
+    pub(super) fn is_of(&self, pd: usize) -> bool {
+        self.pd.identity() == pd
     }
 
     /// What it was made from.
@@ -80,7 +86,7 @@ impl Pd {
         };
         let (handle, wire) = create_ah(&context.opened, &pd.handle, &av, local.as_ref())
             .map_err(|error| explain_route(error, context, &av))?;
-        Ok(AddressHandle { handle, wire, path: *path, _pd: pd.clone() })
+        Ok(AddressHandle { handle, wire, path: *path, pd: pd.clone() })
     }
 }
 

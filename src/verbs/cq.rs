@@ -151,12 +151,7 @@ impl<'a, P: Provider> CqBuilder<'a, P> {
             return Err(Error::invalid(Verb::CreateCq, "completion channel", "foreign", limit));
         }
         let user_handle = context.ucontext.next_user_handle();
-        let request = CqRequest {
-            cqe: depth,
-            user_handle,
-            channel: channel.map(AsFd::as_fd),
-            comp_vector,
-        };
+        let request = CqRequest { cqe: depth, user_handle, channel: channel.map(AsFd::as_fd), comp_vector };
         let NewCq { handle, cq: poller, link } = P::create_cq(&context.opened, request)?;
         let channel = channel.map(|c| c.inner().clone());
         if let Some(channel) = &channel {
@@ -228,12 +223,7 @@ impl<P: Provider> Cq<P> {
             let limit = "give it one with CqBuilder::channel";
             return Err(Error::invalid(Verb::ReqNotifyCq, "completion channel", "none", limit));
         }
-        self.arm_now(notify == Notify::Solicited)
-    }
-
-    pub(super) fn arm_now(&self, solicited_only: bool) -> Result<(), Error> {
-        let CqShared { context, handle, health, .. } = &*self.shared;
-        self.poller.arm(&context.ucontext, handle, health.comp_events(), solicited_only)
+        self.request_event(notify)
     }
 
     /// Looks for a completion `spins` times, then arms the queue and blocks, as [`wait`](Self::wait) does: `false` if none
@@ -287,7 +277,7 @@ impl<P: Provider> Cq<P> {
             // Events of earlier arms go first, then the arm, then the look: a completion before the arm is seen by the
             // look, one after it raises an event.
             channel.drain(|_| ())?;
-            self.arm_now(false)?;
+            self.request_event(Notify::Any)?;
             if self.poller.has_entry() {
                 return Ok(true);
             }
@@ -301,6 +291,13 @@ impl<P: Provider> Cq<P> {
                 return Ok(false);
             }
         }
+    }
+
+    /// Arms. If that fails because the device is gone, the queue's health says so before the caller knows.
+    fn request_event(&self, notify: Notify) -> Result<(), Error> {
+        let CqShared { context, handle, health, .. } = &*self.shared;
+        let armed = self.poller.arm(&context.ucontext, handle, health.comp_events(), notify == Notify::Solicited);
+        context.registry.heed(armed)
     }
 
     /// The channel, if it serves this queue alone.

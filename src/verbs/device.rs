@@ -79,7 +79,11 @@ impl Context {
 
     /// The same context with its provider named at compile time, or the context back if its driver is another.
     pub fn into_provider<P: Provider>(self) -> Result<Context<P>, Self> {
-        if P::drives(self.inner.opened.driver()) { Ok(Context { inner: self.inner, provider: PhantomData }) } else { Err(self) }
+        if P::drives(self.inner.opened.driver()) {
+            Ok(Context { inner: self.inner, provider: PhantomData })
+        } else {
+            Err(self)
+        }
     }
 }
 
@@ -265,6 +269,9 @@ impl<P: Provider> Clone for Context<P> {
 
 impl<P: Provider> fmt::Debug for Context<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("device", &self.inner.info.name).field("driver", &self.inner.opened.driver()).finish()
+        f.debug_struct("Context")
+            .field("device", &self.inner.info.name)
+            .field("driver", &self.inner.opened.driver())
+            .finish()
     }
 }

@@ -30,7 +30,8 @@ impl<P: Provider, T: QpType> Qp<P, T> {
     /// `cqs` are the completion queues of its queues: one, or two. Whatever is in them meanwhile, also of other queue
     /// pairs, is given to `each`. Receives that a shared receive queue holds stay there. A queue pair in RESET is empty.
     ///
-    /// Fails when `timeout` is over, and can be called again. It does not rely on the event
+    /// Fails when `timeout` is over, and can be called again. Work requests of its own are under way then: their completions,
+    /// with numbers above 2^32 that belong to no pool, come to the next call's `each`, or to who polls. It does not rely on the event
     /// [`QP_LAST_WQE_REACHED`](crate::AsyncEventType::QP_LAST_WQE_REACHED), which some drivers never raise.
     ///
     /// ```no_run

@@ -120,7 +120,10 @@ impl Health {
     pub(super) fn wake_later(&self, waker: &Waker) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if !waiting.as_ref().is_some_and(|old| old.will_wake(waker)) {
-            *waiting = Some(waker.clone());
+            let old = waiting.replace(waker.clone());
+            // Without the lock: with the last waker goes a task, with what it owns.
+            drop(waiting);
+            drop(old);
         }
     }
 

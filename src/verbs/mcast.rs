@@ -30,6 +30,12 @@ impl<P: Provider> Qp<P, Ud> {
         }
         let shared = self.core.shared();
         let context = &shared.pd.context;
+        // The kernel takes any, and counts it as another group; the driver does not, so that it cannot be left again, and
+        // the queue pair not be destroyed, even when the process ends.
+        if lid != Lid(0) && context.is_ethernet(self.local.port)? {
+            let limit = "groups on Ethernet have none: give zero";
+            return Err(Error::invalid(Verb::AttachMcast, "LID", lid.0, limit));
+        }
         let mut groups = shared.groups.lock();
         context.ucontext.attach_mcast(&shared.handle, gid, lid).map_err(|error| match error.errno() {
             Some(Errno::ENOMEM) => error.with_hint(format!(

@@ -3,10 +3,10 @@
 use super::ah::Destination;
 use super::any::{AnyAh, no_provider};
 use super::opened::{CqLink, Opened, SrqLink};
+use super::provider::Mlx5;
 use super::provider::sealed::{
     Backend, CompEntry, CompOps, CqRequest, NewCq, NewQp, NewSrq, QpRequest, RecvOps, SendOps,
 };
-use super::provider::Mlx5;
 use crate::mlx5::{self, Mlx5Context};
 use crate::uverbs::attr::QpCap;
 use crate::uverbs::context::Ucontext;
@@ -138,6 +138,9 @@ impl SendOps for Mlx5Sq {
     }
     #[inline(always)]
     fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
+        if !to.ah.is_of(self.owner.pd) {
+            return Err(PostError::ForeignPd);
+        }
         let AnyAh::Mlx5(av) = &to.ah.wire else { return Err(PostError::ForeignPd) };
         if length(&wr.payload) > u64::from(self.max_datagram) {
             return Err(PostError::DatagramTooLong);

@@ -211,6 +211,9 @@ impl<M: Memory> Mr<M> {
     /// | [`Error::Invalid`], [`Error::Unsupported`] (`IBV_REREG_MR_ERR_INPUT`) | is as before |
     /// | any other (`IBV_REREG_MR_ERR_CMD`) | may have lost its keys: do not use it, drop it |
     ///
+    /// A memory window that is bound to the region keeps the access of its binding: a peer goes on writing by it, also
+    /// when the region no longer allows writing. Invalidate or drop windows first.
+    ///
     /// A region that was registered for reading only cannot be changed to be written. Soft-RoCE can do the rest since Linux
     /// 6.4; before, the driver has no such verb. The memory itself is not changed in place: register another region.
     ///

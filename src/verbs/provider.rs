@@ -212,8 +212,7 @@ pub(crate) mod sealed {
         }
 
         fn create_cq(opened: &Opened, r: CqRequest<'_>) -> Result<NewCq<RxeCq>, Error> {
-            let (handle, cq) =
-                rxe::create_cq(opened.ucontext(), r.cqe, r.user_handle, r.channel, r.comp_vector)?;
+            let (handle, cq) = rxe::create_cq(opened.ucontext(), r.cqe, r.user_handle, r.channel, r.comp_vector)?;
             Ok(NewCq { handle, cq, link: CqLink::Rxe })
         }
 
@@ -252,6 +251,10 @@ pub(crate) mod sealed {
         }
         #[inline(always)]
         fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
+            // The device would not find it, and end the queue pair with no reason given.
+            if !to.ah.is_of(RxeSq::owner(self).pd) {
+                return Err(PostError::ForeignPd);
+            }
             let AnyAh::Rxe(ah) = &to.ah.wire else { return Err(PostError::ForeignPd) };
             RxeSq::push_to(self, wr, rxe::UdTo { ah, qpn: to.qpn.get(), qkey: to.qkey.0 })
         }

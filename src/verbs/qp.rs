@@ -94,7 +94,8 @@ impl<P: Provider, T: QpType> Qp<P, T> {
         self.modify(&QpUpdate::to(QpState::ERR))
     }
 
-    /// Destroys it, or gives it back with the kernel's reason. To drop it does the same, without a word.
+    /// Destroys it, or gives it back with the kernel's reason; then it has left its multicast groups all the same, and its
+    /// memory windows of type 2 are gone. To drop it does the same, without a word.
     ///
     /// Work requests that were not completed give no completion any more; [drain](Self::drain) it first to have one
     /// for each. Completions that are in its completion queues already stay there, in their order, until they are polled. They

@@ -144,12 +144,13 @@ impl Registry {
     /// Has `waker` woken when the next event is kept, or the device goes away. To be followed by a look.
     #[cfg(feature = "tokio")]
     pub(super) fn wake_later(&self, id: u64, waker: &Waker) {
-        self.lock().waiting.insert(id, waker.clone());
+        // Dropped without the lock: with the last waker goes a task, with what it owns.
+        let _old = self.lock().waiting.insert(id, waker.clone());
     }
 
     #[cfg(feature = "tokio")]
     pub(super) fn forget_task(&self, id: u64) {
-        self.lock().waiting.remove(&id);
+        let _old = self.lock().waiting.remove(&id);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

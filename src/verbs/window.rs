@@ -53,7 +53,7 @@ pub enum MwType {
 ///
 /// # Soft-RoCE
 ///
-/// Read in its source and seen in kernels 6.1 and 6.12:
+/// Read in the source of kernels 6.1 and 6.12, and not tried out:
 /// - It checks a peer's access against the window's flags, but the address against the whole region, not the window: with
 ///   the key of a window a peer reaches everything in the region that it is bound to. Bind windows to regions that hold
 ///   nothing else.
@@ -61,6 +61,8 @@ pub enum MwType {
 ///   (`rxe_do_invalidate_mw`). [`SendBatch::local_inv`](crate::SendBatch::local_inv) therefore refuses a window that is not
 ///   known to be bound. A peer's SEND with invalidate is nothing that this side can check: let no untrusted peer connect to
 ///   a queue pair that has windows, and do not invalidate on both sides.
+///
+/// Read in their source and seen in both kernels:
 /// - A region with a window bound to it cannot be deregistered (`EINVAL`).
 /// - With 6.12 a failed bind or invalidate completes as [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), with 6.1 as
 ///   [`MW_BIND_ERR`](crate::WcStatus::MW_BIND_ERR) or [`LOC_QP_OP_ERR`](crate::WcStatus::LOC_QP_OP_ERR).

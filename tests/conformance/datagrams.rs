@@ -9,7 +9,7 @@ use crate::tests;
 use fastrand::Rng;
 use ironverbs::{
     AddressHandle, Datagram, Error, Gid, GidEntry, GidIndex, GidType, GrhKind, Inline, InlinePieces, Path, Payload,
-    PostError, QKey, QpBuilder, QpState, QpUpdate, Ud, WcOpcode, WrFlags,
+    Pool, PostError, Psn, QKey, QpBuilder, QpState, QpUpdate, Ud, WcOpcode, WrFlags,
 };
 use std::net::IpAddr;
 
@@ -24,8 +24,10 @@ tests! {
     address_that_does_not_answer_is_told,
     address_without_a_gid_is_refused,
     address_handle_may_be_dropped_any_time,
+    address_handle_of_another_domain_is_refused,
     key_of_a_queue_pair_can_change,
     slots_and_scopes_send_datagrams,
+    packet_numbers_wrap,
 }
 
 /// Bytes of which no test's payload or header is made.
@@ -205,6 +207,24 @@ fn wrong_key_is_not_received(target: &Target) {
     assert_eq!(Datagram::new(&received(&b), &wc).unwrap().payload, b"y");
 }
 
+/// The device would end the queue pair, with nothing but flushed requests to tell why.
+fn address_handle_of_another_domain_is_refused(target: &Target) {
+    let (mut a, mut b) = sides(target, None);
+    let own = a.qp.create_ah(&b.qp.endpoint()).unwrap();
+    let pool = Pool::new(&a.pd, 1, 64).unwrap();
+    for context in [a.context.clone(), target.open()] {
+        let foreign = context.alloc_pd().unwrap().create_ah(own.path()).unwrap();
+        let to = foreign.to(b.qp.qpn(), QKEY);
+        let refused = a.try_send(|batch| batch.send_to(1, WrFlags::SIGNALED, Inline(b"x"), to));
+        assert_eq!(refused, Err(PostError::ForeignPd));
+        let refused = a.qp.send_slot_to(pool.take().unwrap(), 8, to).unwrap_err();
+        assert_eq!((refused.error, refused.slot.is_some()), (PostError::ForeignPd, true));
+    }
+    post_receive(&mut b, 2);
+    a.send(|batch| batch.send_to(3, WrFlags::SIGNALED, Inline(b"y"), own.to(b.qp.qpn(), QKEY)));
+    assert_eq!((a.success().wr_id, b.success().wr_id), (3, 2));
+}
+
 fn no_receive_is_no_error(target: &Target) {
     let (mut a, b) = sides(target, None);
     let ah = a.qp.create_ah(&b.qp.endpoint()).unwrap();
@@ -283,11 +303,20 @@ fn key_of_a_queue_pair_can_change(target: &Target) {
     a.successes(2);
     let wc = b.success();
     assert_eq!(Datagram::new(&received(&b), &wc).unwrap().payload, b"new");
-    // With all privileges a controlled key is taken too.
+    // A controlled key takes a privilege.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
+    const CAP_NET_RAW: u32 = 13;
+    let privileged = u64::from_str_radix(effective, 16).unwrap() >> CAP_NET_RAW & 1 != 0;
     let (context, pd, cq) = (&b.context, &b.pd, &b.cq);
     match QpBuilder::ud(pd, cq, cq).port(target.port).qkey(QKey(0x8000_0001)).build() {
-        Ok(prepared) => assert_eq!(prepared.activate().unwrap().query().unwrap().qkey, 0x8000_0001),
+        Ok(prepared) => {
+            assert!(privileged, "a plain user set a controlled key");
+            assert_eq!(prepared.activate().unwrap().query().unwrap().qkey, 0x8000_0001);
+            seen::works("UD controlled Q_Key");
+        }
         Err(error) => {
+            assert!(!privileged, "{error}");
             assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
             assert!(matches!(error, Error::Kernel { .. }));
         }
@@ -323,4 +352,22 @@ fn slots_and_scopes_send_datagrams(target: &Target) {
     a.qp.send_imm_slot_to(slot, 4, 7, to).unwrap();
     let wc = b.success();
     assert_eq!((wc.outcome().unwrap().imm, wc.outcome().unwrap().byte_len), (Some(7), 44));
+}
+
+/// Each datagram has a packet number of 24 bits, one more than the last.
+fn packet_numbers_wrap(target: &Target) {
+    let psn = Psn::new(0xff_fff0).unwrap();
+    let setup = Setup { psn: Some(psn), ..Setup::default() };
+    let mut a = Side::datagrams(target, target.open(), None, &setup);
+    let mut b = Side::datagrams(target, target.open_peer(), None, &Setup::default());
+    assert_eq!((a.qp.endpoint().psn, a.qp.query().unwrap().sq_psn), (psn, psn.get()));
+    let ah = a.qp.create_ah(&b.qp.endpoint()).unwrap();
+    let to = ah.to(b.qp.qpn(), QKEY);
+    for n in 0..40_u32 {
+        post_receive(&mut b, u64::from(n));
+        a.send(|batch| batch.send_imm_to(1, WrFlags::SIGNALED, Inline(&n.to_le_bytes()), n, to));
+        a.success();
+        let wc = b.success();
+        assert_eq!((wc.wr_id, wc.outcome().unwrap().imm), (u64::from(n), Some(n)));
+    }
 }

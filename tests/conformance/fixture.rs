@@ -389,6 +389,9 @@ impl Side<Ud> {
         if let Some(index) = gid_index.or(target.gid_index) {
             builder = builder.gid_index(index);
         }
+        if let Some(psn) = setup.psn {
+            builder = builder.psn(psn);
+        }
         let prepared = builder.build().unwrap();
         let gid_index = prepared.gid_index();
         let image = vec![0; mr.len_bytes()];

@@ -97,8 +97,13 @@ fn every_gid_index_that_is_there(target: &Target) {
         table.iter().filter(|entry| entry.port == target.port).filter_map(|entry| u8::try_from(entry.index).ok());
     for index in indexes.map(GidIndex) {
         step(format!("GID index {index}"));
-        let named =
-            Target { gid_index: Some(index), device: target.device.clone(), peer: target.device.clone(), host: target.host.clone(), ..*target };
+        let named = Target {
+            gid_index: Some(index),
+            device: target.device.clone(),
+            peer: target.device.clone(),
+            host: target.host.clone(),
+            ..*target
+        };
         let mut pair = Pair::new(&named, &setup);
         assert_eq!((pair.a.gid_index, pair.b.gid_index), (Some(index), Some(index)));
         let gid = pair.a.context.query_gid(target.port, index).unwrap().unwrap().gid;

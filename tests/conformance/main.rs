@@ -14,6 +14,7 @@ mod errors;
 mod events;
 mod fixture;
 mod harness;
+mod inline_address;
 mod lifetime;
 mod limits;
 mod memory;
@@ -41,6 +42,7 @@ fn main() -> std::process::ExitCode {
         rings::TESTS,
         polling::TESTS,
         datagrams::TESTS,
+        inline_address::TESTS,
         completion_queues::TESTS,
         multicast::TESTS,
         errors::TESTS,

@@ -102,6 +102,11 @@ fn what_is_no_group_is_refused(target: &Target) {
     let error = side.qp.attach_mcast(own, Lid(0)).unwrap_err();
     assert!(error.to_string().contains("attach_mcast: gid is"), "{error}");
     assert!(error.to_string().contains("ff00::/8, or an IPv4 address in 224.0.0.0/4"), "{error}");
+    // The group joined a second time under a LID could never be left.
+    side.qp.attach_mcast(gid(), Lid(0)).unwrap();
+    let error = side.qp.attach_mcast(gid(), Lid(1)).unwrap_err();
+    assert!(error.to_string().contains("attach_mcast: LID is 1; groups on Ethernet have none"), "{error}");
+    side.qp.detach_mcast(gid(), Lid(0)).unwrap();
     let error = side.qp.detach_mcast(gid(), Lid(0)).unwrap_err();
     assert!(error.to_string().contains("the queue pair is not in that group"), "{error}");
 }

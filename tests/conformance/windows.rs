@@ -24,6 +24,7 @@ tests! {
     failed_bind_is_told,
     region_outlives_its_windows_or_leaks,
     queue_pair_goes_with_its_windows,
+    shutdown_goes_with_its_windows,
 }
 
 const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE;
@@ -275,7 +276,7 @@ fn bindings_that_cannot_be_are_refused(target: &Target) {
         (two.plan_unbind(), "only one of type 1 is bound to nothing"),
     ] {
         let error = error.unwrap_err().to_string();
-        assert!(error.starts_with("bind_mw: ") || error.starts_with("reg_mr: "), "{error}");
+        assert!(error.starts_with("bind_mw: ") || error.starts_with("memory region: "), "{error}");
         assert!(error.contains(text), "it should say {text}: {error}");
     }
 }
@@ -344,4 +345,20 @@ fn queue_pair_goes_with_its_windows(target: &Target) {
         drop(a);
         eventually("nothing is left", || context.leaks().is_empty());
     }
+}
+
+/// As when a queue pair is dropped: the kernel would wait for a window that is bound, and then free the queue pair under it.
+fn shutdown_goes_with_its_windows(target: &Target) {
+    let mut pair = Pair::new(target, &setup());
+    let mut windows = [pair.b.qp.alloc_mw().unwrap(), pair.b.pd.alloc_mw().unwrap()];
+    for window in &mut windows {
+        let binding = window.plan_bind(&pair.b.mr, .., everything()).unwrap();
+        bind(&mut pair, window, binding);
+    }
+    let context = pair.b.context.clone();
+    let started = Instant::now();
+    context.shutdown().unwrap();
+    assert!(started.elapsed() < Duration::from_secs(5), "the kernel waited for a window: {:?}", started.elapsed());
+    drop((pair, windows));
+    assert!(context.leaks().is_empty(), "{:?}", context.leaks());
 }

@@ -4,8 +4,8 @@ use crate::harness::step;
 use crate::scene::{FEWEST_COMMANDS, Freed, Scene, device_mappings, objects};
 use crate::target::{Target, open_descriptors};
 use crate::tests;
-use ironverbs::sys::{Command, Fault, Linux};
-use ironverbs::{Errno, Error, ObjectKind};
+use ironverbs::sys::{Command, Fault, Linux, Record};
+use ironverbs::{Context, Errno, Error, ObjectKind, QpBuilder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +14,7 @@ tests! {
     every_step_fails_with_enomem,
     every_step_fails_when_the_device_goes,
     everything_fails_from_a_step_on,
+    bytes_tell_the_type_of_each_queue_pair,
 }
 
 fn every_step_fails_with_einval(target: &Target) {
@@ -101,4 +102,28 @@ fn everything_fails_from_a_step_on(target: &Target) {
         assert_eq!(device_mappings(), Vec::<String>::new());
         assert_eq!(open_descriptors(), descriptors_before);
     }
+}
+
+/// What the library says it makes is what it asks the kernel for.
+fn bytes_tell_the_type_of_each_queue_pair(target: &Target) {
+    let record = Record::new();
+    let sys = record.wrap_sys(Arc::new(Linux::new()));
+    let info = sys.devices().unwrap().into_iter().find(|info| info.name == target.device).unwrap();
+    let context = Context::open_on(&*sys, &info).unwrap();
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(64).unwrap());
+    record.take();
+    let rc = QpBuilder::rc(&pd, &cq, &cq).port(target.port).build().unwrap();
+    let uc = QpBuilder::uc(&pd, &cq, &cq).port(target.port).build().unwrap();
+    let ud = QpBuilder::ud(&pd, &cq, &cq).port(target.port).build().unwrap();
+    let created: Vec<_> = record.take().into_iter().filter(|command| command.name == "QP.CREATE").collect();
+    // Attribute 9, of 8 bytes, mandatory; then its value: IB_QPT_RC, _UC and _UD of `include/rdma/ib_verbs.h`.
+    let types: Vec<_> = created
+        .iter()
+        .map(|command| {
+            let attr = command.bytes[24..].chunks_exact(16).find(|attr| attr[..8] == [9, 0, 8, 0, 1, 0, 0, 0]);
+            attr.unwrap_or_else(|| panic!("no type in\n{command}"))[8..].to_vec()
+        })
+        .collect();
+    assert_eq!(types, [2_u64, 3, 4].map(|number| number.to_le_bytes().to_vec()));
+    drop((rc, uc, ud));
 }

@@ -129,6 +129,15 @@ fn verdict(device: &DeviceInfo) -> String {
     device.usable.as_ref().map_or_else(ToString::to_string, |()| "usable".to_owned())
 }
 
+/// Sysfs, which is read when netlink does not answer, would seem empty: no device rather than no descriptor.
+#[test]
+fn want_of_descriptors_is_told() {
+    let error = too_many_files(Verb::ListDevices, NetlinkError::Kernel(Errno::EMFILE)).unwrap();
+    assert_eq!(error.errno(), Some(Errno::EMFILE));
+    assert!(error.to_string().contains("raise the limit (ulimit -n)"), "{error}");
+    assert!(too_many_files(Verb::OpenDevice, NetlinkError::Kernel(Errno::EPROTONOSUPPORT)).is_none());
+}
+
 #[test]
 fn rxe_is_usable_from_sysfs_alone() {
     let tree = Tree::new();

@@ -95,3 +95,11 @@ fn the_real_table_is_read() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].writable && found[0].page_bytes >= 4096 && !found[0].io, "{found:?}");
 }
+
+/// Root of a container has capabilities that do not count here.
+#[test]
+fn a_user_namespace_of_its_own_is_told_from_the_initial_one() {
+    assert!(!is_container("         0          0 4294967295\n"));
+    assert!(!is_container(""), "not told");
+    assert!(is_container("         0     100000      65536\n"));
+}

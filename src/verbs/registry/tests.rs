@@ -280,3 +280,24 @@ fn kept_events_are_bounded() {
     let rest = std::iter::from_fn(|| events.try_next().unwrap()).count();
     assert_eq!(rest, MAX_KEPT - 1);
 }
+
+/// A task that is gone but for its waker owns objects of the same context.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_waker_is_not_dropped_under_the_lock() {
+    use std::task::Wake;
+    struct Owner(crate::AsyncEvents);
+    impl Wake for Owner {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.try_next();
+        }
+    }
+    let ((_kernel, events), (_other, completions)) = (socket(), socket());
+    let (context, _channel) = open(events, completions);
+    let registry = &context.inner().registry;
+    let task = || Waker::from(Arc::new(Owner(context.async_events())));
+    registry.wake_later(1, &task());
+    registry.wake_later(1, &task());
+    registry.forget_task(1);
+    assert!(!registry.has_reader(), "both tasks are gone");
+}

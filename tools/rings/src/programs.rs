@@ -28,21 +28,25 @@ pub fn ironverbs() -> Result<PathBuf> {
     bail!("cargo names no executable")
 }
 
+/// The sources of the one that uses libibverbs.
+const LIBRXE: &[&str] = &["main.c", "set_up.c", "posts.c", "windows.c", "polls.c"];
+
 /// Builds the one that uses libibverbs, in `directory`, and returns its path.
 pub fn librxe(directory: &Path) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/librxe.c");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/librxe");
     let program = directory.join("rings-librxe");
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let built = Command::new(&compiler)
         .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-o"])
-        .args([&program, &source])
+        .arg(&program)
+        .args(LIBRXE.iter().map(|file| sources.join(file)))
         .arg("-libverbs")
         .status();
     match built {
         Ok(status) if status.success() => Ok(program),
         Ok(_) => bail!(
             "{} does not compile: is libibverbs there with its headers (Debian package libibverbs-dev)?",
-            source.display()
+            sources.display()
         ),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             bail!("there is no C compiler {} (Debian package gcc; the variable CC names another)", compiler.display())

@@ -241,9 +241,24 @@ operations! {
         qp.write_slot(slot, len, *remote)
     }
 
+    /// RDMA READ into a slot of a pool.
+    fn read_slot(qp: &mut Qp<P>, slot: Slot, len: u32, remote: &RemoteAddr) -> Result<(), SlotError> {
+        qp.read_slot(slot, len, *remote)
+    }
+
+    /// Datagram of a slot of a pool.
+    fn ud_send_slot(qp: &mut Qp<P, Ud>, slot: Slot, len: u32, to: &Destination<'_>) -> Result<(), SlotError> {
+        qp.send_slot_to(slot, len, *to)
+    }
+
     /// A receive into a slot of a pool.
     fn recv_slot(qp: &mut Qp<P>, slot: Slot) -> Result<(), SlotError> {
         qp.recv_slot(slot)
+    }
+
+    /// A receive of a shared queue, into a slot of a pool.
+    fn srq_recv_slot(srq: &mut Srq<P>, slot: Slot) -> Result<(), SlotError> {
+        srq.recv_slot(slot)
     }
 
     /// A slot of a pool, to be filled.

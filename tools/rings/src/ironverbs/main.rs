@@ -1,16 +1,16 @@
 //! Runs each operation through this library, between two marks that the counter sees.
 //!
 //! `rings-ironverbs DEVICE rxe|any`, where `rxe` uses the types with the provider in them and `any` those without. Does
-//! what `librxe.c` does: two queue pairs of one process are connected to each other, and nothing but the operation itself
-//! lies between the marks.
+//! what the program in `librxe` does: two queue pairs of one process are connected to each other, others to themselves, and
+//! nothing but the operation itself lies between the marks.
 
 mod hot;
 mod mark;
 
 use hot::Hot;
 use ironverbs::{
-    AccessFlags, Context, Cq, GRH_BYTES, Mr, Mtu, Pages, PreparedQp, Provider, QKey, Qp, QpBuilder, Sge, Uc, Ud, Wc,
-    WcStatus,
+    AccessFlags, Context, Cq, FlushLevel, FlushPlacement, GRH_BYTES, Mr, Mtu, Mw, Pages, PreparedQp, Provider, QKey,
+    Qp, QpBuilder, Sge, Srq, Uc, Ud, Wc, WcStatus,
 };
 use mark::counted;
 use std::error::Error;
@@ -45,25 +45,32 @@ fn main() -> Result<()> {
     }
 }
 
-/// Two queue pairs connected to each other. Only `a` sends.
+/// Two queue pairs connected to each other, of which only `a` sends; and some that send to themselves.
 struct Bench<P: Provider> {
     a: Qp<P>,
     b: Qp<P>,
-    /// An unreliable connection to itself.
     uc: Qp<P, Uc>,
-    /// Datagrams to itself.
     ud: Qp<P, Ud>,
+    /// Takes its receives from `srq`.
+    shared: Qp<P>,
+    srq: Srq<P>,
+    /// Of type 2, of `a`.
+    window: Mw,
     /// Completions of what `a` sent.
     sent: Cq<P>,
     /// Completions of everything else.
     other: Cq<P>,
     mr: Mr<Pages>,
+    /// Whether the device has FLUSH and ATOMIC_WRITE.
+    extras: bool,
 }
 
 impl<P: Provider> Bench<P> {
     fn new(context: &Context<P>) -> Result<Self> {
         let pd = context.alloc_pd()?;
-        let mr = pd.alloc_mr(BUFFER, AccessFlags::ALL)?;
+        let extras = context.has_flush(FlushPlacement::GLOBAL_VISIBILITY) && context.has_atomic_write();
+        let access = AccessFlags::ALL | if extras { AccessFlags::FLUSH_GLOBAL } else { AccessFlags::LOCAL_READ };
+        let mr = pd.alloc_mr(BUFFER, access | AccessFlags::MW_BIND)?;
         let (sent, other) = (context.create_cq(4 * DEPTH)?, context.create_cq(4 * DEPTH)?);
         let prepare = |send_cq| {
             QpBuilder::rc(&pd, send_cq, &other)
@@ -71,7 +78,7 @@ impl<P: Provider> Bench<P> {
                 .max_recv_wr(2 * DEPTH)
                 .max_send_sge(SGES as u32)
                 .max_inline_bytes(INLINE as u32)
-                .access(AccessFlags::ALL)
+                .access(access)
                 .build()
         };
         let (a, b) = (prepare(&sent)?, prepare(&other)?);
@@ -84,14 +91,24 @@ impl<P: Provider> Bench<P> {
         let uc = QpBuilder::uc(&pd, &sent, &other).build()?;
         let to_itself = uc.endpoint();
         let uc = uc.connect(&to_itself)?;
-        let ud = QpBuilder::ud(&pd, &sent, &other).build()?.activate()?;
-        Ok(Self { a: connect(a, &to_b)?, b: connect(b, &to_a)?, uc, ud, sent, other, mr })
+        let ud = QpBuilder::ud(&pd, &sent, &other).max_inline_bytes(INLINE as u32).build()?.activate()?;
+        let srq = context.create_srq(&pd, 2 * DEPTH)?;
+        let shared = QpBuilder::rc(&pd, &sent, &other).srq(&srq).max_send_wr(DEPTH).build()?;
+        let to_itself = shared.endpoint();
+        let (a, b, shared) = (connect(a, &to_b)?, connect(b, &to_a)?, connect(shared, &to_itself)?);
+        let window = a.alloc_mw()?;
+        Ok(Self { a, b, uc, ud, shared, srq, window, sent, other, mr, extras })
     }
 
     fn run(&mut self, hot: &Hot<P>) -> Result<()> {
         self.sends(hot)?;
         self.unreliable(hot)?;
+        self.windows(hot)?;
+        if self.extras {
+            self.flushes(hot)?;
+        }
         self.receives(hot)?;
+        self.shared_receives(hot)?;
         self.polls(hot)
     }
 
@@ -130,6 +147,7 @@ impl<P: Provider> Bench<P> {
         let room = black_box(self.sge(0, GRH_BYTES + LENGTH)?);
         let ah = self.ud.create_ah(&self.ud.endpoint())?;
         let to = black_box(ah.to(self.ud.qpn(), QKey(0)));
+        let few: &[u8] = black_box(&[0; 8]);
         for _ in 0..ROUNDS {
             let mut batch = self.uc.recv_batch();
             batch.recv(0, &[sge])?;
@@ -143,6 +161,43 @@ impl<P: Provider> Bench<P> {
             let ud = &mut self.ud;
             counted(c"ud_send", || must((hot.ud_send)(ud, 0, &sge, &to)));
             self.drain(1, 1)?;
+
+            let ud = &mut self.ud;
+            must((hot.ud_recv)(ud, 0, &room));
+            counted(c"ud_send_inline_8", || must((hot.ud_send_inline)(ud, 0, few, &to)));
+            self.drain(1, 1)?;
+        }
+        Ok(())
+    }
+
+    /// A window is bound and invalidated in turn.
+    fn windows(&mut self, hot: &Hot<P>) -> Result<()> {
+        for _ in 0..ROUNDS {
+            let binding = black_box(self.window.plan_bind(&self.mr, 0..LENGTH, AccessFlags::REMOTE_WRITE)?);
+            let (a, window) = (&mut self.a, &mut self.window);
+            counted(c"bind_mw", || must((hot.bind_mw)(a, 0, window, &binding)));
+            self.observe()?;
+            let (a, window) = (&mut self.a, &mut self.window);
+            counted(c"local_inv", || must((hot.local_inv)(a, 0, window)));
+            self.observe()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a request about the window.
+    fn observe(&mut self) -> Result<()> {
+        let (window, mut known) = (&mut self.window, false);
+        wait(&mut self.sent, 1, |wc| known = window.observe(wc))?;
+        if known { Ok(()) } else { Err("the window does not know its completion".into()) }
+    }
+
+    fn flushes(&mut self, hot: &Hot<P>) -> Result<()> {
+        let remote = black_box(self.mr.remote(REMOTE)?);
+        let placement = black_box(FlushPlacement::GLOBAL_VISIBILITY);
+        let level = black_box(FlushLevel::Range(LENGTH as u32));
+        for _ in 0..ROUNDS {
+            self.one_sided(|qp| counted(c"atomic_write", || must((hot.atomic_write)(qp, 0, &remote, 1))))?;
+            self.one_sided(|qp| counted(c"flush", || must((hot.flush)(qp, 0, &remote, placement, level))))?;
         }
         Ok(())
     }
@@ -159,6 +214,23 @@ impl<P: Provider> Bench<P> {
             let b = &mut self.b;
             counted(c"recv_list", || must((hot.recv_list)(b, LIST, &sge)));
             must((hot.send_list)(&mut self.a, LIST, &sge));
+            self.drain(LIST, LIST)?;
+        }
+        Ok(())
+    }
+
+    /// Receives go to the shared queue, and are used up by sends.
+    fn shared_receives(&mut self, hot: &Hot<P>) -> Result<()> {
+        let sge = black_box(self.sge(0, LENGTH)?);
+        for _ in 0..ROUNDS {
+            let srq = &mut self.srq;
+            counted(c"srq_recv", || must((hot.srq_recv)(srq, 0, &sge)));
+            must((hot.send)(&mut self.shared, 0, &sge));
+            self.drain(1, 1)?;
+
+            let srq = &mut self.srq;
+            counted(c"srq_recv_list", || must((hot.srq_recv_list)(srq, LIST, &sge)));
+            must((hot.send_list)(&mut self.shared, LIST, &sge));
             self.drain(LIST, LIST)?;
         }
         Ok(())
@@ -229,27 +301,29 @@ impl<P: Provider> Bench<P> {
     }
 
     fn drain(&mut self, sent: u64, received: u64) -> Result<()> {
-        for (cq, mut expected) in [(&mut self.sent, sent), (&mut self.other, received)] {
-            for _ in 0..10_000 {
-                while let Some(wc) = cq.poll_one()? {
-                    wc.outcome()?;
-                    expected -= 1;
-                }
-                if expected == 0 {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            if expected != 0 {
-                return Err(format!("{expected} completions did not come").into());
-            }
-        }
-        Ok(())
+        wait(&mut self.sent, sent, |_| ())?;
+        wait(&mut self.other, received, |_| ())
     }
 
     fn sge(&self, offset: usize, len_bytes: usize) -> Result<Sge> {
         Ok(self.mr.sge(offset..offset + len_bytes)?)
     }
+}
+
+/// Waits for so many completions.
+fn wait<P: Provider>(cq: &mut Cq<P>, mut expected: u64, mut seen: impl FnMut(&Wc)) -> Result<()> {
+    for _ in 0..10_000 {
+        while let Some(wc) = cq.poll_one()? {
+            seen(&wc);
+            wc.outcome()?;
+            expected -= 1;
+        }
+        if expected == 0 {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(format!("{expected} completions did not come").into())
 }
 
 /// What a program does with the answer on its way: one branch.

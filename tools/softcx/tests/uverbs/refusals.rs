@@ -20,8 +20,7 @@ fn framing_is_checked() {
     assert_eq!(ioctl(c, 0, 2, &unknown).err(), Some(Errno::EPROTONOSUPPORT));
     let twice = [Attr::Number(0, 1), Attr::Out(1, 48), Attr::Number(0, 1)];
     assert_eq!(ioctl(c, 0, 2, &twice).err(), EINVAL);
-    let no_flags =
-        [Attr::Number(0, 1), Attr::Number(1, 9), Attr::In(2, vec![0; 4]), Attr::Out(3, 32)];
+    let no_flags = [Attr::Number(0, 1), Attr::Number(1, 9), Attr::In(2, vec![0; 4]), Attr::Out(3, 32)];
     assert_eq!(ioctl(c, 0, 6, &no_flags).err(), Some(Errno::ENODATA));
     assert_eq!(invoke(c, 3, &[0; 4], 4, &[], 4).err(), Some(Errno::ENOSPC));
     assert_eq!(invoke(c, 3, &[0; 8], 2, &[], 4).err(), Some(Errno::ENOSPC));

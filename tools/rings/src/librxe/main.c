@@ -1,0 +1,38 @@
+/*
+ * Runs each operation through libibverbs and its rxe provider, between two marks that the counter sees.
+ *
+ *   librxe DEVICE post|wr
+ *
+ * `post` uses ibv_post_send and ibv_poll_cq, `wr` the newer ibv_wr_* and ibv_start_poll. Everything that a program can
+ * prepare ahead (struct ibv_send_wr, struct ibv_sge) is prepared before the mark. Two queue pairs of one process are
+ * connected to each other, others to themselves; nothing but the operation itself lies between the marks.
+ */
+#include "librxe.h"
+#include <stdio.h>
+#include <string.h>
+
+/* Ten instructions, one of them a system call: the counter must say so. */
+static void calibrate(void)
+{
+    const char *name = "calibration";
+    long number = 39 /* getpid */;
+    __asm__ volatile("int3\n nop\n nop\n nop\n nop\n syscall\n nop\n nop\n nop\n nop\n nop\n int3"
+                     : "+a"(number) : "D"(name) : "rcx", "r11", "memory");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        fprintf(stderr, "usage: librxe DEVICE post|wr\n");
+        return 2;
+    }
+    int extended = !strcmp(argv[2], "wr");
+    set_up(argv[1], extended);
+    calibrate();
+    measure_sends(extended);
+    if (!extended)
+        measure_receives();
+    measure_windows(extended);
+    measure_polls(extended);
+    return 0;
+}

@@ -1,0 +1,83 @@
+/*
+ * Polling of a's completions.
+ */
+#include "librxe.h"
+#include <errno.h>
+
+/* Puts n completions of writes into a's send completion queue. */
+static void prepare_completions(int n)
+{
+    struct ibv_send_wr wrs[LIST], *bad;
+    struct ibv_sge sges[SGES];
+    struct operation write = { "", IBV_WR_RDMA_WRITE, n, 1, 0, &a, &b };
+    fill(&write, wrs, sges);
+    CHECK(!ibv_post_send(a.qp, wrs, &bad));
+    pause_ms(100);
+}
+
+static void measure_polls_classic(const char *name, int n)
+{
+    struct ibv_wc wc[POLL];
+    struct ibv_cq *cq = a.send_cq;
+    if (n)
+        prepare_completions(n);
+    int room = n ? n : 1;
+    BEGIN(name);
+    int got = ibv_poll_cq(cq, room, wc);
+    if (got != n)
+        refused("ibv_poll_cq", got);
+    END();
+    for (int i = 0; i < n; i++)
+        CHECK(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id == (uint64_t)i);
+}
+
+static void measure_polls_extended(const char *name, int n, int whole)
+{
+    struct ibv_wc wc[POLL] = { 0 };
+    struct ibv_cq_ex *cq = a.send_cqx;
+    struct ibv_poll_cq_attr attr = { 0 };
+    if (n)
+        prepare_completions(n);
+    int got = 0, error;
+    BEGIN(name);
+    error = ibv_start_poll(cq, &attr);
+    if (!error) {
+        do {
+            wc[got].wr_id = cq->wr_id;
+            wc[got].status = cq->status;
+            if (whole) {
+                wc[got].opcode = ibv_wc_read_opcode(cq);
+                wc[got].byte_len = ibv_wc_read_byte_len(cq);
+                wc[got].qp_num = ibv_wc_read_qp_num(cq);
+                wc[got].wc_flags = ibv_wc_read_wc_flags(cq);
+                wc[got].imm_data = ibv_wc_read_imm_data(cq);
+            }
+            error = ++got < n ? ibv_next_poll(cq) : ENOENT;
+        } while (!error);
+        ibv_end_poll(cq);
+    }
+    if (got != n)
+        refused("ibv_start_poll", got);
+    END();
+    for (int i = 0; i < n; i++)
+        CHECK(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id == (uint64_t)i);
+    /* All of it is used. */
+    __asm__ volatile("" : : "r"(wc) : "memory");
+}
+
+void measure_polls(int extended)
+{
+    for (int round = 0; round < ROUNDS; round++) {
+        if (extended) {
+            measure_polls_extended("poll", 1, 1);
+            measure_polls_extended("poll_16", POLL, 1);
+            measure_polls_extended("poll_status", 1, 0);
+            measure_polls_extended("poll_status_16", POLL, 0);
+            measure_polls_extended("poll_empty", 0, 1);
+        } else {
+            measure_polls_classic("poll", 1);
+            measure_polls_classic("poll_16", POLL);
+            measure_polls_classic("poll_empty", 0);
+        }
+    }
+}
