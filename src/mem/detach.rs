@@ -10,6 +10,7 @@
 //! An entry of the list is a mapping that exists: it is taken out under the list's lock before it is unmapped.
 #![allow(unsafe_code)]
 
+use super::map::page_bytes;
 use memmap2::MmapRaw;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -64,8 +65,7 @@ impl Drop for Watched {
 
 /// Address and length in whole pages.
 fn pages(map: &MmapRaw) -> (usize, usize) {
-    // SAFETY: only asks a number.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let page = page_bytes();
     let start = map.as_ptr().addr() / page * page;
     (start, (map.as_ptr().addr() + map.len() - start).next_multiple_of(page))
 }

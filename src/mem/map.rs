@@ -9,6 +9,13 @@
 use std::any::Any;
 use std::ptr::NonNull;
 
+/// Bytes of a page of this host.
+pub fn page_bytes() -> usize {
+    use nix::unistd::{SysconfVar, sysconf};
+    // Every Linux tells.
+    sysconf(SysconfVar::PAGE_SIZE).ok().flatten().map_or(4096, |bytes| bytes as usize)
+}
+
 /// Memory shared with the other side of a device interface, unmapped when dropped.
 ///
 /// ```no_run

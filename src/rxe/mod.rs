@@ -69,8 +69,17 @@ pub fn resize_cq(ctx: &Ucontext, handle: &Handle, cq: &mut RxeCq, cqe: u32) -> R
     let mut response = ResizeCqResp::default();
     ctx.resize_cq(handle, cqe, &[], response.as_mut_bytes())?;
     let ring = map(ctx, Verb::ResizeCq, response.mi, "completion queue", cq::CQE_BYTES);
-    let (ring, result) = ring.map_or_else(|error| (None, Err(error)), |ring| (Some(ring), Ok(())));
-    cq.replace(ring);
+    replace(ring, |ring| cq.replace(ring))
+}
+
+/// Gives a queue the ring that the kernel has made for its new size, or none where that one is out of reach: the kernel uses
+/// the old one no longer.
+fn replace(ring: Result<MappedRing, Error>, queue: impl FnOnce(Option<MappedRing>)) -> Result<(), Error> {
+    let (ring, result) = match ring {
+        Ok(ring) => (Some(ring), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    queue(ring);
     result
 }
 

@@ -7,8 +7,8 @@
 #![allow(unsafe_code)]
 
 use super::abi::{CreateSrqResp, MmapInfo, ModifySrqCmd};
-use super::map;
 use super::rq::{self, RxeRq};
+use super::{map, replace};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Handle;
@@ -34,9 +34,7 @@ pub fn modify_srq(ctx: &Ucontext, srq: &Handle, queue: &mut RxeRq, change: Modif
     unsafe { ctx.modify_srq(srq, change, cmd.as_bytes()) }?;
     if let ModifySrq::MaxWr(_) = change {
         let ring = map(ctx, Verb::ModifySrq, info, QUEUE, rq::wqe_bytes(queue.max_sge()));
-        let (ring, result) = ring.map_or_else(|error| (None, Err(error)), |ring| (Some(ring), Ok(())));
-        queue.replace(ring);
-        return result;
+        return replace(ring, |ring| queue.replace(ring));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 use super::abi::verbs::access;
 use super::errno::Errno;
 use super::error::Error;
+use crate::mem::map::page_bytes;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use std::fmt::Write as _;
 use std::fs;
@@ -12,12 +13,19 @@ use std::fs;
 /// `CAP_IPC_LOCK` (`include/uapi/linux/capability.h`): no limit of pinned memory.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
-/// What decides how much memory a process may pin.
+/// What decides how much memory a process may pin, and so register.
+///
+/// ```
+/// let limits = ironverbs::PinLimits::now();
+/// if let Some((soft, _hard)) = limits.memlock {
+///     println!("{soft} bytes, unless the process has CAP_IPC_LOCK: {:?}", limits.ipc_lock);
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PinLimits {
-    /// Soft and hard `RLIMIT_MEMLOCK`, bytes; `None` if it cannot be read.
+    /// Soft and hard `RLIMIT_MEMLOCK`, bytes, the highest number for none; `None` if it cannot be read.
     pub memlock: Option<(u64, u64)>,
-    /// Whether the process has `CAP_IPC_LOCK`, where that can be read.
+    /// Whether the process has `CAP_IPC_LOCK`, where that can be read. That of a container's root counts for nothing.
     pub ipc_lock: Option<bool>,
     /// What the process has pinned already (`VmPin`), bytes.
     pub pinned_bytes: Option<u64>,
@@ -51,8 +59,12 @@ impl PinLimits {
     pub fn now() -> Self {
         let [status, uid_map] =
             ["status", "uid_map"].map(|file| fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default());
-        let mut limits = Self { memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(), ..Self::parse(&status) };
-        if is_container(&uid_map) {
+        Self { memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(), ..Self::of(&status, &uid_map) }
+    }
+
+    fn of(status: &str, uid_map: &str) -> Self {
+        let mut limits = Self::parse(status);
+        if is_container(uid_map) {
             limits.ipc_lock = limits.ipc_lock.map(|_| false);
         }
         limits
@@ -168,7 +180,7 @@ fn no_memory(wanted: Wanted, limits: PinLimits) -> String {
 
 /// Whole pages are pinned.
 fn pins(wanted: Wanted) -> String {
-    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096) as u64;
+    let page = page_bytes() as u64;
     let first = wanted.addr / page * page;
     let pinned = (wanted.addr.saturating_add(wanted.len_bytes) - first).next_multiple_of(page);
     if pinned == wanted.len_bytes {

@@ -324,7 +324,7 @@ fn refused_changes(ctx: &Arc<Ucontext>, objects: &Objects) {
     attr.dest.is_global = true;
     attr.dest.sgid_index = 200;
     let empty = change(&attr).expect_err("an empty GID index");
-    println!("{empty}");
+    assert!(matches!(empty.errno(), Some(Errno::ENODATA | Errno::ENOENT)), "{empty}");
     let silent = change(&to_rtr(NOBODYS_ADDRESS, objects.qpn)).expect_err("an address that does not answer");
     println!("{silent}");
     let unreachable = [Errno::ETIMEDOUT, Errno::ENETUNREACH, Errno::EHOSTUNREACH];
@@ -425,5 +425,5 @@ fn live_memlock_limit() {
     println!("{error}");
     let text = error.to_string();
     assert_eq!(error.errno(), Some(Errno::ENOMEM));
-    assert!(text.contains("1048576 bytes") && text.contains("which is 65536 bytes"), "{text}");
+    assert!(text.contains("1048576 bytes") && text.contains("RLIMIT_MEMLOCK is 65536 bytes"), "{text}");
 }

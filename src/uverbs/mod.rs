@@ -14,7 +14,7 @@ pub mod doorbell;
 pub mod errno;
 pub mod error;
 pub mod event;
-mod explain;
+pub mod explain;
 mod gate;
 mod kernel;
 pub mod linux;

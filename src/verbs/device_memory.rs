@@ -51,10 +51,7 @@ impl DeviceMemory {
     /// Frees it, or gives it back with the kernel's reason.
     #[doc(alias = "ibv_free_dm")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
-        match self.handle.destroy() {
-            Ok(_) => Ok(()),
-            Err(error) => Err(CloseError { error, object: self }),
-        }
+        CloseError::unless(self.handle.destroy(), self)
     }
 }
 

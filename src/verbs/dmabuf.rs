@@ -94,10 +94,7 @@ impl DmabufMr {
     /// Deregisters it, or gives it back with the kernel's reason.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
-        match self.handle.destroy() {
-            Ok(_) => Ok(()),
-            Err(error) => Err(CloseError { error, object: self }),
-        }
+        CloseError::unless(self.handle.destroy(), self)
     }
 
     fn check(&self, offset: u64, length: u64) -> Result<(), Error> {
@@ -105,7 +102,7 @@ impl DmabufMr {
             Some(end) if end <= self.len_bytes => Ok(()),
             _ => {
                 let limit = format!("the region has {} bytes", self.len_bytes);
-                Err(Error::invalid(Verb::RegDmabufMr, "range", format_args!("{length} bytes at {offset}"), limit))
+                Err(Error::invalid(Verb::UseMr, "range", format_args!("{length} bytes at {offset}"), limit))
             }
         }
     }

@@ -57,6 +57,7 @@ pub use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId, PortInfo, Unu
 pub use crate::uverbs::errno::Errno;
 pub use crate::uverbs::error::{Error, Lacking, Transition, Verb};
 pub use crate::uverbs::event::AsyncEventType;
+pub use crate::uverbs::explain::PinLimits;
 pub use crate::uverbs::memory_wr::{FlushLevel, FlushPlacement, MwBinding};
 pub use crate::uverbs::object::{Leak, ObjectKind};
 pub use crate::uverbs::shared_receive_queue::SrqAttr;

@@ -294,7 +294,7 @@ impl<M: Memory> Mr<M> {
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         if !M::WRITABLE {
             return Err(Error::invalid(
-                Verb::RegMr,
+                Verb::UseMr,
                 "memory",
                 "read-only",
                 "only memory that can be written takes bytes",
@@ -425,6 +425,16 @@ pub struct CloseError<T> {
     pub error: Error,
     /// The object, as usable as before.
     pub object: T,
+}
+
+impl<T> CloseError<T> {
+    /// How closing ended: with `object` gone, if it was destroyed.
+    pub(super) fn unless<D>(destroyed: Result<D, Error>, object: T) -> Result<(), Self> {
+        match destroyed {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Self { error, object }),
+        }
+    }
 }
 
 impl<T> fmt::Debug for CloseError<T> {

@@ -364,7 +364,7 @@ impl Default for ConnectOptions {
             path_mtu: None,
             sl: 0,
             traffic_class: 0,
-            hop_limit: 64,
+            hop_limit: Grh::DEFAULT_HOP_LIMIT,
             flow_label: 0,
             timeout: AckTimeout::DEFAULT,
             retry_count: 6,

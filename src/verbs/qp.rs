@@ -104,10 +104,7 @@ impl<P: Provider, T: QpType> Qp<P, T> {
     /// are unique over all queue pairs of a completion queue do. A [`Slot`](crate::Slot) finds its pool in any case.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
-        match self.core.destroy() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(CloseError { error, object: self }),
-        }
+        CloseError::unless(self.core.destroy(), self)
     }
 }
 

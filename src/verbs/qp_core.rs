@@ -95,17 +95,12 @@ impl<P: Provider> QpCore<P> {
     ) -> Result<Self, Error> {
         let pd = pd.inner().clone();
         let context = &pd.context;
-        for (what, cq) in [("send completion queue", send_cq), ("receive completion queue", recv_cq)] {
-            if !Arc::ptr_eq(&cq.context, context) {
+        let cqs = [("send completion queue", &send_cq.context), ("receive completion queue", &recv_cq.context)];
+        for (what, used) in cqs.into_iter().chain(srq.map(|srq| ("shared receive queue", &srq.pd.context))) {
+            if !Arc::ptr_eq(used, context) {
                 let limit = "it belongs to another context than the protection domain";
                 return Err(Error::invalid(Verb::CreateQp, what, "foreign", limit));
             }
-        }
-        if let Some(srq) = srq
-            && !Arc::ptr_eq(&srq.pd.context, context)
-        {
-            let limit = "it belongs to another context than the protection domain";
-            return Err(Error::invalid(Verb::CreateQp, "shared receive queue", "foreign", limit));
         }
         let user_handle = context.ucontext.next_user_handle();
         let request = CreateQp {

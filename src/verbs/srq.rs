@@ -201,7 +201,7 @@ impl<P: Provider> Srq<P> {
                 Err(Error::invalid(Verb::DestroySrq, "number of queue pairs on it", n, "drop them first"))
             }
         };
-        destroyed.map_err(|error| CloseError { error, object: self })
+        CloseError::unless(destroyed, self)
     }
 
     fn modify(&mut self, change: ModifySrq) -> Result<(), Error> {

@@ -244,10 +244,7 @@ impl Mw {
     /// Destroys it, bound or not; or gives it back with the kernel's reason.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
-        match self.handle.destroy() {
-            Ok(_) => Ok(()),
-            Err(error) => Err(CloseError { error, object: self }),
-        }
+        CloseError::unless(self.handle.destroy(), self)
     }
 
     /// Whether a bind can be posted on the queue of `owner`.

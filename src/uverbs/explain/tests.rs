@@ -103,3 +103,13 @@ fn a_user_namespace_of_its_own_is_told_from_the_initial_one() {
     assert!(!is_container(""), "not told");
     assert!(is_container("         0     100000      65536\n"));
 }
+
+#[test]
+fn the_capability_counts_in_the_initial_user_namespace_only() {
+    let (initial, container) = ("         0          0 4294967295\n", "         0     100000      65536\n");
+    let is_exempt = |status, uid_map| PinLimits::of(status, uid_map).ipc_lock == Some(true);
+    assert!(is_exempt("Name:\tx\nCapEff:\t000001ffffffffff\n", initial));
+    assert!(!is_exempt("CapEff:\t000001ffffffffff\n", container));
+    assert!(!is_exempt("CapEff:\t000001ffffffbfff\n", initial));
+    assert!(!is_exempt("", ""));
+}

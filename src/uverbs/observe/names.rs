@@ -211,7 +211,10 @@ pub fn object_name(id: u16) -> Option<&'static str> {
         object::CQ => "CQ",
         object::QP => "QP",
         object::SRQ => "SRQ",
+        object::AH => "AH",
         object::MR => "MR",
+        object::MW => "MW",
+        object::DM => "DM",
         object::ASYNC_EVENT => "ASYNC_EVENT",
         _ => return None,
     })

@@ -330,8 +330,9 @@ pub struct Driver<P: Provider = Any> {
 }
 
 impl<P: Provider> Driver<P> {
-    /// Runs until no completion comes any more, and returns why. Meant to be a task of its own. Can be dropped and called
-    /// again.
+    /// Runs until no completion comes any more, or waiting for one was refused, and returns why. Meant to be a task of its own.
+    /// Can be dropped and called again: after an error that is neither an overrun nor the end of the device, operations wait
+    /// for that, or for the driver to be dropped.
     pub async fn run(&mut self) -> Error {
         self.run_with(|_| ()).await
     }
@@ -351,12 +352,12 @@ impl<P: Provider> Driver<P> {
                 }
                 Err(error) => error,
             };
-            self.shared.end(match &error {
-                Error::CqOverrun { .. } => ended::OVERRUN,
-                Error::DeviceGone { .. } => ended::GONE,
-                // Neither the queue nor the device: the runtime, or a refused arm.
-                _ => ended::NO_DRIVER,
-            });
+            match &error {
+                Error::CqOverrun { .. } => self.shared.end(ended::OVERRUN),
+                Error::DeviceGone { .. } => self.shared.end(ended::GONE),
+                // Neither the queue nor the device: completions still come, and the next run finds them.
+                _ => {}
+            }
             return error;
         }
     }

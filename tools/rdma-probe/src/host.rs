@@ -1,16 +1,12 @@
 //! What of the host decides whether its devices can be used.
 
 use ironverbs::sys::Linux;
-use ironverbs::{DeviceInfo, NetnsMode};
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use ironverbs::{DeviceInfo, NetnsMode, PinLimits};
+use nix::sys::resource::RLIM_INFINITY;
 use serde::Serialize;
-use std::fs;
 
 /// Less locked memory than this is too little for a program of any size. Usual defaults are 64 KiB and 8 MiB.
 const LITTLE_MEMLOCK: u64 = 64 << 20;
-
-/// `CAP_IPC_LOCK` (`include/uapi/linux/capability.h`).
-const CAP_IPC_LOCK: u32 = 14;
 
 /// What of the host decides whether its devices can be used.
 #[derive(Clone, Debug, Serialize)]
@@ -32,14 +28,14 @@ impl HostReport {
     /// Of this host and this process.
     pub fn of(linux: &Linux, devices: &[DeviceInfo]) -> Self {
         let netns_mode = devices.first().and_then(|device| linux.details(device).netns_mode);
-        let (soft, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).unwrap_or((RLIM_INFINITY, RLIM_INFINITY));
+        let limits = PinLimits::now();
+        let (soft, hard) = limits.memlock.unwrap_or((RLIM_INFINITY, RLIM_INFINITY));
         let limit = |bytes| (bytes != RLIM_INFINITY).then_some(bytes);
-        let read = |path| fs::read_to_string(path).unwrap_or_default();
         let mut host = Self {
             netns_mode: netns_mode.map(|mode| mode.to_string()),
             memlock_soft_bytes: limit(soft),
             memlock_hard_bytes: limit(hard),
-            memlock_exempt: is_exempt(&read("/proc/self/status"), &read("/proc/self/uid_map")),
+            memlock_exempt: limits.ipc_lock == Some(true),
             notes: Vec::new(),
         };
         host.notes.extend(host.memlock_note());
@@ -85,13 +81,6 @@ fn amount(bytes: u64) -> String {
     }
 }
 
-/// The kernel asks for the capability in the initial user namespace: that of a container's root is another one.
-fn is_exempt(status: &str, uid_map: &str) -> bool {
-    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
-    let is_initial_namespace = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
-    is_initial_namespace && effective.is_some_and(|capabilities| capabilities >> CAP_IPC_LOCK & 1 == 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,15 +102,6 @@ mod tests {
         for enough in [host(Some(64 << 10), true), host(None, false), host(Some(1 << 30), false)] {
             assert_eq!(enough.memlock_note(), None);
         }
-    }
-
-    #[test]
-    fn the_capability_counts_in_the_initial_user_namespace_only() {
-        let (initial, container) = ("         0          0 4294967295\n", "         0     100000      65536\n");
-        assert!(is_exempt("Name:\tx\nCapEff:\t000001ffffffffff\n", initial));
-        assert!(!is_exempt("CapEff:\t000001ffffffffff\n", container));
-        assert!(!is_exempt("CapEff:\t000001ffffffbfff\n", initial));
-        assert!(!is_exempt("", ""));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::wire::Address;
 use ironverbs::{
-    AddressHandle, Any, Connected, Cq, Endpoint, Error, Grh, Path, Payload, Pd, PostError, PreparedQp, QKey, Qp,
-    QpBuilder, QpType, Qpn, Rc, SendBatch, Uc, Ud, WrFlags,
+    AddressHandle, Any, Connected, Cq, Endpoint, Error, Path, Payload, Pd, PostError, PreparedQp, QKey, Qp, QpBuilder,
+    QpType, Qpn, Rc, SendBatch, Uc, Ud, WrFlags,
 };
 use std::net::Ipv6Addr;
 
@@ -91,12 +91,8 @@ impl Link for Ud {
         place: &Place<'_>,
         remote: &Address,
     ) -> Result<(Qp<Any, Self>, Self::Peer), Failure> {
-        let grh = match (qp.gid_index(), endpoint(remote).gid) {
-            (Some(sgid_index), Some(dgid)) => {
-                Some(Grh { dgid, sgid_index, hop_limit: HOP_LIMIT, traffic_class: 0, flow_label: 0 })
-            }
-            _ => None,
-        };
+        let global = qp.gid_index().zip(endpoint(remote).gid);
+        let grh = global.and_then(|(index, gid)| Path::to_gid(place.args.ib_port, index, gid).grh);
         let path = Path { port: place.args.ib_port, dlid: remote.lid, sl: place.args.sl, grh };
         let ah = place.pd.create_ah(&path).map_err(|e| cannot_reach(e, remote))?;
         let qp = qp.activate().map_err(|e| cannot_reach(e.error, remote))?;
@@ -114,9 +110,6 @@ impl Link for Ud {
         batch.send_to(wr_id, flags, payload, ah.to(*qpn, QKEY))
     }
 }
-
-/// Routers that a datagram may pass.
-const HOP_LIMIT: u8 = 64;
 
 /// Connects one queue pair to one other.
 pub fn connect<T: Connected>(

@@ -38,9 +38,10 @@ impl SrqBuffers {
         // Twice as many as can be under way is enough, where each takes memory.
         let depth = if check { depth.min(2 * lanes) } else { depth };
         let bytes = size as usize;
-        let same = Same::new(role, bytes);
         let slots = if check { depth as usize } else { 1 };
+        // First what takes the most: a size that does not fit is told here.
         let mut received = pd.alloc_mr(bytes.saturating_mul(slots), AccessFlags::LOCAL_WRITE)?;
+        let same = Same::new(role, bytes);
         received.write(0, same.message())?;
         let checked = match check {
             false => None,

@@ -2,41 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const SECONDS_A_DAY: u64 = 86_400;
-
 /// UTC in the form of RFC 3339, with microseconds: `2026-11-29T20:30:08.000123Z`. Times before 1970 count as its beginning.
 pub fn utc(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (mut days, seconds) = (since.as_secs() / SECONDS_A_DAY, since.as_secs() % SECONDS_A_DAY);
-    let mut year = 1970;
-    while days >= days_of(year) {
-        days -= days_of(year);
-        year += 1;
-    }
-    let mut month = 1;
-    while days >= days_of_month(year, month) {
-        days -= days_of_month(year, month);
-        month += 1;
-    }
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    let micros = since.subsec_micros();
-    format!("{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z", days + 1)
-}
-
-fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-fn days_of(year: u64) -> u64 {
-    365 + u64::from(is_leap(year))
-}
-
-fn days_of_month(year: u64, month: u32) -> u64 {
-    match month {
-        2 => 28 + u64::from(is_leap(year)),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
+    humantime::format_rfc3339_micros(time.max(UNIX_EPOCH)).to_string()
 }
 
 #[cfg(test)]

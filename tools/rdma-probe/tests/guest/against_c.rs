@@ -78,10 +78,11 @@ fn transport(device: &Device, transport: &str) {
     }
 }
 
-/// One queue pair, many, more than iterations; and both ends with another number, which is told.
+/// One queue pair, many, as many as iterations; and both ends with another number, which is told. With more queue pairs than
+/// iterations the C client sends messages beyond the last, and fails if its peer has ended before them.
 fn srq_widths(device: &Device) {
     for role in [Role::Client, Role::Server] {
-        for (width, iterations, n) in [("1", "50", 50), ("3", "50", 50), ("64", "500", 500), ("16", "5", 5)] {
+        for (width, iterations, n) in [("1", "50", 50), ("3", "50", 50), ("64", "500", 500), ("16", "16", 16)] {
             let args = ["-q", width, "-n", iterations];
             ping_over("srq", device, role, &[&args[..], &["-c"]].concat(), &args, n);
             ping_over("srq", device, role, &args, &args, n);

@@ -237,9 +237,9 @@ impl<P: Provider> Bench<P> {
     }
 
     fn polls(&mut self, hot: &Hot<P>) -> Result<()> {
-        let mut values = [const { MaybeUninit::<Wc>::uninit() }; POLL];
         let mut pairs = [(0, WcStatus::SUCCESS); POLL];
         for _ in 0..ROUNDS {
+            let mut values = [const { MaybeUninit::<Wc>::uninit() }; POLL];
             self.complete(hot, 1)?;
             let cq = &mut self.sent;
             match counted(c"poll", || (hot.poll)(cq)) {
@@ -257,6 +257,12 @@ impl<P: Provider> Bench<P> {
             let n = counted(c"poll_16", || (hot.poll_many)(cq, out))?;
             if n != POLL {
                 return Err(format!("poll of {POLL}: {n} came").into());
+            }
+            // SAFETY: `Cq::poll_into` makes the values whose number it tells, and that is all of them.
+            #[allow(unsafe_code)]
+            let values = values.map(|value| unsafe { value.assume_init() });
+            if values.iter().any(|wc| wc.outcome().is_err()) {
+                return Err(format!("poll of {POLL}: {values:?}").into());
             }
 
             self.complete(hot, 1)?;
