@@ -56,6 +56,8 @@ pub struct Device {
     pub(crate) pds: BTreeSet<u32>,
     pub(crate) xrcds: BTreeSet<u32>,
     pub(crate) uars: BTreeMap<u32, Box<dyn UarPage>>,
+    /// Registers, by page and offset, whose BlueFlame copy was not whole when it was last looked at.
+    pub(crate) torn: BTreeSet<(u32, usize)>,
     pub(crate) multicast: BTreeSet<(Gid, u32)>,
     pub(crate) next_number: u32,
     pub(crate) turn: u64,
@@ -90,6 +92,7 @@ impl Device {
             pds: BTreeSet::new(),
             xrcds: BTreeSet::new(),
             uars: BTreeMap::new(),
+            torn: BTreeSet::new(),
             multicast: BTreeSet::new(),
             next_number: 0,
             turn: 0,

@@ -1,6 +1,7 @@
 //! Stores into the device's registers: who rang, and whether it was right to.
 
 use crate::bits::doorbell;
+use crate::bits::wqe::DS_BYTES;
 use crate::device::Device;
 use crate::event::Event;
 use crate::memory::BusError;
@@ -76,7 +77,11 @@ impl Device {
         }
         for (page, offset, value, image) in rung {
             self.doorbell(page, offset, value);
-            if let Some(image) = image {
+            let Some(image) = image else { continue };
+            // The copy may still be being made. What comes of it later, perhaps with the next doorbell, is of no WQE then.
+            let whole = !is_torn(value, &image);
+            let was_whole = if whole { !self.torn.remove(&(page, offset)) } else { self.torn.insert((page, offset)) };
+            if whole && was_whole {
                 self.check_image(value, &image);
             }
         }
@@ -89,4 +94,10 @@ impl Device {
             qp.check_image(&mut self.shared, &copy);
         }
     }
+}
+
+/// Whether a part of the WQE's copy is not there yet: all ones is what a register holds before the store.
+fn is_torn(value: u64, image: &[u8]) -> bool {
+    let len = ((value & 0x3f) as usize * DS_BYTES).saturating_sub(8).min(image.len());
+    image[..len].chunks(8).any(|word| word.iter().all(|b| *b == 0xff))
 }

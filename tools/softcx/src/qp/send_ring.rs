@@ -83,15 +83,27 @@ impl SendRing {
 
     /// Whether a BlueFlame copy, its control segment first, differs from the WQE in the ring that it says it is; false if
     /// that WQE is not there any more.
+    ///
+    /// A later doorbell may have replaced the first 8 bytes: then the rest is of a WQE before it.
     pub fn differs(&self, shared: &Shared, copy: &[u8]) -> bool {
         let index = (be32(copy, ctrl::OPMOD_INDEX_OPCODE) >> 8) as u16;
-        let len = ((be32(copy, ctrl::QPN_DS) & 0x3f) as usize * DS_BYTES).min(copy.len());
-        // All ones is what a register holds before the store: the copy is still being made, and nothing can be said of it.
-        if copy[..len].chunks(8).any(|word| word.iter().all(|b| *b == 0xff)) {
+        let waiting = self.rung.wrapping_sub(self.next);
+        if index.wrapping_sub(self.next) >= waiting {
             return false;
         }
-        let waits = index.wrapping_sub(self.next) < self.rung.wrapping_sub(self.next);
-        waits && self.read(shared, index, len).is_ok_and(|wqe| wqe != copy[..len])
+        let mut ahead = 0;
+        while ahead < waiting {
+            let at = self.next.wrapping_add(ahead);
+            let Ok(head) = self.read(shared, at, DS_BYTES) else { return false };
+            let ds = (be32(&head, ctrl::QPN_DS) & 0x3f).max(1);
+            let len = (ds as usize * DS_BYTES).min(copy.len());
+            match self.read(shared, at, len) {
+                Ok(wqe) if wqe[8..] != copy[8..len] => {}
+                _ => return false,
+            }
+            ahead = ahead.saturating_add((ds as u16).div_ceil(4));
+        }
+        true
     }
 
     fn offset(&self, counter: u16) -> u64 {

@@ -378,7 +378,7 @@ impl Rig {
         self.to_rts().unwrap();
     }
 
-    fn doorbell(&self, offset: usize, value: u64) {
+    pub fn doorbell(&self, offset: usize, value: u64) {
         let register = self.register.as_ref().unwrap().as_ptr();
         // SAFETY: within the mapped page, and aligned.
         unsafe { register.add(offset).cast::<u64>().write_volatile(value.to_be()) };
@@ -400,7 +400,8 @@ impl Rig {
         }
     }
 
-    fn write_send(&mut self, data: &[u8]) -> (u64, Vec<u8>) {
+    /// Writes a SEND and its doorbell record; gives the doorbell and the WQE.
+    pub fn write_send(&mut self, data: &[u8]) -> (u64, Vec<u8>) {
         let ds = 1 + (4 + data.len()).div_ceil(16) as u32;
         let head = u64::from(self.sq) << 40 | 0x0a << 32 | u64::from(self.qpn << 8 | ds);
         let mut wqe = head.to_be_bytes().to_vec();

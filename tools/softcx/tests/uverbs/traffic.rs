@@ -131,6 +131,23 @@ fn a_blue_flame_copy_must_be_the_wqe() {
     }
 }
 
+/// Between two looks of the device a register may get a copy, and then the first 8 bytes of a later WQE.
+#[test]
+fn a_doorbell_may_hide_the_copy_before_it() {
+    let (host, mut a, mut b) = pair(false);
+    for spoil in [0, 1] {
+        (0..3).for_each(|_| b.receive(64, DATA));
+        a.send_blue_flame(b"bluefire", spoil);
+        a.write_send(b"by the next doorbell");
+        let (head, _) = a.write_send(b"plain");
+        a.doorbell(0x900, head);
+        assert!(host.fabric().settle(Duration::from_secs(1)));
+        assert_eq!([(); 3].map(|()| b.poll().unwrap()[47]), [8, 20, 5]);
+        let misuses: Vec<Misuse> = host.fabric().take_reports().into_iter().map(|r| r.misuse).collect();
+        assert_eq!(misuses, vec![Misuse::BlueFlameImage; spoil.into()]);
+    }
+}
+
 #[test]
 fn two_hosts_share_a_fabric_and_keep_their_events() {
     let fabric = Fabric::new(1);
