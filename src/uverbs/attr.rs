@@ -317,6 +317,19 @@ pub struct GidEntry {
     pub netdev_ifindex: Option<u32>,
 }
 
+impl GidEntry {
+    /// An entry that belongs to no network device.
+    ///
+    /// ```
+    /// use ironverbs::{Gid, GidEntry, GidType, PortNum};
+    /// let entry = GidEntry::new(PortNum::ONE, 3, Gid([0; 16]), GidType::ROCE_V2);
+    /// assert_eq!(entry.index, 3);
+    /// ```
+    pub fn new(port: PortNum, index: u32, gid: Gid, gid_type: GidType) -> Self {
+        Self { gid, index, port, gid_type, netdev_ifindex: None }
+    }
+}
+
 named! {
     /// State of a queue pair (`enum ib_qp_state`). Unknown numbers are kept.
     ///

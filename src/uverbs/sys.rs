@@ -5,6 +5,7 @@
 //! Only declarations: [`Cdev`] is an `unsafe trait`, and lists what its implementer and its caller owe each other.
 #![allow(unsafe_code)]
 
+use super::details::DeviceDetails;
 use super::device::DeviceInfo;
 use super::errno::Errno;
 use super::error::Error;
@@ -30,6 +31,11 @@ pub trait Sys: Send + Sync {
 
     /// Opens the character device of `device`. Two calls give two independent files.
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn Cdev>, Error>;
+
+    /// What there is to know of `device` without opening it, beyond what the list tells. Nothing, unless implemented.
+    fn details(&self, device: &DeviceInfo) -> DeviceDetails {
+        DeviceDetails::new(device.name.clone())
+    }
 }
 
 /// One open file of an RDMA character device, `/dev/infiniband/uverbsN`.

@@ -19,6 +19,7 @@ pub use fault::Fault;
 pub use record::{Record, Recorded};
 pub use trace::Trace;
 
+use super::details::DeviceDetails;
 use super::device::DeviceInfo;
 use super::errno::Errno;
 use super::error::{Error, Verb};
@@ -131,5 +132,9 @@ impl<O: Observer> Sys for Observed<dyn Sys, O> {
         let result = answer.as_ref().map(|_| ()).map_err(|e| e.errno().unwrap_or(Errno::EINVAL));
         self.observer.after(&Exchange { sent: command, answered: command, result, took: start.elapsed() });
         Ok(observe_cdev(&self.observer, answer?))
+    }
+
+    fn details(&self, device: &DeviceInfo) -> DeviceDetails {
+        self.inner.details(device)
     }
 }

@@ -7,6 +7,7 @@ use crate::port::{GidEntry, Link, Port};
 use crate::qp::{QpAttr, QpState};
 use crate::shared::Punish;
 use crate::syndrome::Syndrome;
+use crate::tap::Tapped;
 
 /// A device, without the commands that name memory to it: those are the program's, which uses the device meanwhile.
 ///
@@ -61,6 +62,30 @@ impl Control<'_> {
     /// Which misuses hurt from now on.
     pub fn set_punish(&mut self, punish: Punish) {
         self.0.shared.punish = punish;
+    }
+
+    /// Shows every entry of a ring that the device reads or writes from now on, until another tap takes its place. Called
+    /// on the thread that steps the fabric, which waits meanwhile: nothing that uses the fabric may be called there.
+    ///
+    /// ```
+    /// use softcx::{Entry, SimDevice, SimHost};
+    /// let host = SimHost::new(1);
+    /// let id = host.add(SimDevice::roce("mlx5_0"));
+    /// host.with(id, |device| {
+    ///     device.tap(|tapped| {
+    ///         if let Entry::Completion { cqn, bytes, .. } = tapped.entry {
+    ///             println!("{:?}: CQ {cqn}: {bytes:02x?}", tapped.at);
+    ///         }
+    ///     })
+    /// });
+    /// ```
+    pub fn tap(&mut self, tap: impl FnMut(&Tapped<'_>) + Send + 'static) {
+        self.0.shared.tap = Some(Box::new(tap));
+    }
+
+    /// Ends [`tap`](Self::tap).
+    pub fn no_tap(&mut self) {
+        self.0.shared.tap = None;
     }
 
     /// Fault: the next send WQE of the queue pair fails with `syndrome`.

@@ -84,6 +84,7 @@ impl Device {
             clock_khz: CLOCK_KHZ,
             punish,
             progress: false,
+            tap: None,
         };
         Self {
             shared,

@@ -132,9 +132,12 @@ impl Fabric {
 
     /// The Ethernet address of the port that has a GID.
     pub(crate) fn find_mac(&self, gid: &Gid, network: Network) -> Option<Mac> {
-        let world = self.world();
-        let known = world.addresses().into_iter().chain(world.bridges.iter().flat_map(|b| b.addresses.iter().copied()));
-        known.into_iter().find(|(g, n, _)| (g, *n) == (gid, network)).map(|(_, _, mac)| mac)
+        let mut world = self.world();
+        world.find_mac(gid, network).or_else(|| {
+            // What the other end of a bridge said of its addresses may not have been read yet.
+            world.cross_bridges();
+            world.find_mac(gid, network)
+        })
     }
 
     /// Joins the fabric of another process: packets for nobody here go over `stream`, and what comes over it is delivered
@@ -243,6 +246,11 @@ impl Fabric {
 }
 
 impl World {
+    fn find_mac(&self, gid: &Gid, network: Network) -> Option<Mac> {
+        let known = self.addresses().into_iter().chain(self.bridges.iter().flat_map(|b| b.addresses.iter().copied()));
+        known.into_iter().find(|(g, n, _)| (g, *n) == (gid, network)).map(|(_, _, mac)| mac)
+    }
+
     /// Gives a packet to whoever listens to its address. True if anyone does.
     fn deliver(&mut self, packet: &Packet) -> bool {
         let hears = |d: &&mut Device| d.ports().iter().any(|p| p.accepts(&packet.route));

@@ -65,6 +65,10 @@
 //! or lucky (see [`Punish`]): a posted receive buffer holds [`POISON`] until its completion is there, a consumed WQE is
 //! overwritten with [`SCRIBBLE`], and queue pairs take turns in changing order. Without a doorbell there is no progress.
 //!
+//! # Watching
+//!
+//! [`Control::tap`] shows every WQE that the device takes and every CQE that it makes, with the time and the bytes.
+//!
 //! # The device by itself
 //!
 //! [`Device`] knows memory only through the trait [`Memory`], and time as an argument. It can be tested, or put behind another
@@ -103,6 +107,7 @@ mod registers;
 mod report;
 mod shared;
 mod syndrome;
+mod tap;
 mod uverbs;
 mod wire;
 mod wqe;
@@ -124,6 +129,7 @@ pub use registers::UarPage;
 pub use report::{Misuse, Report, WqeImage};
 pub use shared::Punish;
 pub use syndrome::Syndrome;
+pub use tap::{Entry, Tapped};
 pub use uverbs::{SimDevice, SimHost};
 pub use wire::{Disturbance, Verdict};
 pub use wqe::{Atomic, Av, Segment, SendWqe, Umr, Work, scatter_list};

@@ -8,6 +8,7 @@ use crate::memory::{Buffer, BusError};
 use crate::mkey::{Access, Asker, KeyRange};
 use crate::report::{Misuse, WqeImage};
 use crate::shared::Shared;
+use crate::tap::Entry;
 use std::collections::VecDeque;
 
 /// What a posted receive buffer holds until its completion.
@@ -115,14 +116,14 @@ impl RecvQueue {
                 shared.report(number, None, Misuse::RingOverflow { ahead, size });
                 return Ok(());
             }
-            (0..ahead).try_for_each(|_| self.fetch(shared, asker))
+            (0..ahead).try_for_each(|_| self.fetch(shared, number, asker))
         });
         if let Err(BusError { address }) = fetched {
             shared.report(number, None, Misuse::RingMemory { address });
         }
     }
 
-    fn fetch(&mut self, shared: &mut Shared, asker: Asker) -> Result<(), BusError> {
+    fn fetch(&mut self, shared: &mut Shared, number: u32, asker: Asker) -> Result<(), BusError> {
         let mask = (1_u32 << self.spec.log2_count) - 1;
         let place = if self.spec.linked { self.next } else { (u32::from(self.fetched) & mask) as u16 };
         let at = u64::from(place) << self.spec.log2_stride;
@@ -135,6 +136,7 @@ impl RecvQueue {
         let sges = crate::wqe::scatter_list(&bytes[head..]);
         let saved = if shared.punish.poison { poison(shared, asker, &sges) } else { vec![] };
         let index = if self.spec.linked { place } else { self.fetched };
+        shared.show(Entry::Receive { number, linked: self.spec.linked, index, bytes: &bytes });
         let image = WqeImage { index, bytes };
         self.ready.push_back(RecvWqe { index, sges, image, segments_at: at + head as u64, saved });
         self.fetched = self.fetched.wrapping_add(1);

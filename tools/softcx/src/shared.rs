@@ -9,6 +9,7 @@ use crate::packet::Packet;
 use crate::port::Port;
 use crate::recv::Srq;
 use crate::report::{Misuse, Report, WqeImage};
+use crate::tap::{Entry, Tap, Tapped};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,12 +49,21 @@ pub(crate) struct Shared {
     pub punish: Punish,
     /// Something happened since the flag was cleared.
     pub progress: bool,
+    /// Who wants to see what passes.
+    pub tap: Option<Tap>,
 }
 
 impl Shared {
     pub fn report(&mut self, number: u32, wqe: Option<&WqeImage>, misuse: Misuse) {
         if self.reports.len() < MAX_REPORTS {
             self.reports.push(Report { device: self.name.clone(), number, wqe: wqe.cloned(), misuse });
+        }
+    }
+
+    /// Shows an entry to whoever wants to see it.
+    pub fn show(&mut self, entry: Entry<'_>) {
+        if let Some(tap) = &mut self.tap {
+            tap(&Tapped { device: &self.name, at: self.now, entry });
         }
     }
 
@@ -66,6 +76,7 @@ impl Shared {
             let ticks = (self.now.as_nanos() * u128::from(self.clock_khz) / 1_000_000) as u64;
             entry.put(cqe::TIMESTAMP, &ticks.to_be_bytes());
         }
+        self.show(Entry::Completion { cqn, bytes: &entry.body, before: entry.before.as_ref().map(|b| &b[..]) });
         let Some(cq) = self.cqs.get_mut(&cqn) else { return false };
         let posted = cq.post(&*self.memory, &entry, self.now);
         self.posted(cqn, posted)

@@ -9,6 +9,7 @@ use crate::mkey::Access;
 use crate::report::{Misuse, WqeImage};
 use crate::shared::Shared;
 use crate::syndrome::Syndrome;
+use crate::tap::Entry;
 use crate::wqe::{Segment, SendWqe, Work};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -213,6 +214,7 @@ impl Qp {
         if decoded.as_ref().is_ok_and(|wqe| self.must_wait(wqe)) {
             return false;
         }
+        shared.show(Entry::Send { qpn: self.qpn, kind: self.spec.kind, index: at, bytes: &image.bytes });
         let wqe = match decoded {
             Ok(wqe) => wqe,
             Err(what) => {

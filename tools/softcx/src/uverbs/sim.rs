@@ -8,10 +8,14 @@ use crate::control::Control;
 use crate::device::{Device, DeviceSpec};
 use crate::fabric::{DeviceId, Fabric};
 use crate::memory::Memory;
+use crate::packet::Network;
 use crate::port::{Link, Port};
 use crate::shared::Punish;
 use ironverbs::sys::{Cdev, Sys};
-use ironverbs::{DeviceIndex, DeviceInfo, DriverId, Errno, Error, Guid, LinkLayer, PortInfo};
+use ironverbs::{
+    DeviceDetails, DeviceIndex, DeviceInfo, DriverId, Errno, Error, GidDetails, GidType, Guid, Lid, LinkLayer,
+    LinkRate, NodeType, PhysState, PortDetails, PortInfo, PortNum, PortState,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -231,6 +235,50 @@ impl Sys for SimHost {
             }),
         }
     }
+
+    fn details(&self, device: &DeviceInfo) -> DeviceDetails {
+        match self.id(&device.name) {
+            Some(id) => self.shared.fabric.with_any(id, |d| detail(device, d)),
+            None => DeviceDetails::new(device.name.clone()),
+        }
+    }
+}
+
+/// What the kernel would tell of the device in netlink and sysfs.
+fn detail(info: &DeviceInfo, d: &Device) -> DeviceDetails {
+    let mut details = DeviceDetails::new(info.name.clone());
+    let is_ethernet = d.ports().first().is_some_and(|p| matches!(p.link, Link::Ethernet { .. }));
+    details.node_type = Some(NodeType::CA);
+    details.node_desc = Some("software ConnectX".to_owned());
+    details.fw_version = info.fw_version.clone();
+    details.protocol = Some(if is_ethernet { "roce" } else { "ib" }.to_owned());
+    details.cap_flags = Some(super::caps::DEVICE_CAP_FLAGS.into());
+    details.ports =
+        d.ports().iter().zip(1..).filter_map(|(p, n)| Some(detail_port(p, PortNum::new(n).ok()?))).collect();
+    details
+}
+
+fn detail_port(port: &Port, number: PortNum) -> PortDetails {
+    let mut details = PortDetails::new(number);
+    details.state = Some(if port.active { PortState::ACTIVE } else { PortState::DOWN });
+    details.phys_state = Some(if port.active { PhysState::LINK_UP } else { PhysState::DISABLED });
+    (details.link_layer, details.lid) = match port.link {
+        Link::InfiniBand { lid } => (Some(LinkLayer::InfiniBand), Some(Lid(lid))),
+        Link::Ethernet { .. } => (Some(LinkLayer::Ethernet), Some(Lid(0))),
+    };
+    details.rate = Some(LinkRate::parse("100 Gb/sec (4X EDR)"));
+    let gids = port.gids.iter().zip(0..).filter_map(|(entry, index)| {
+        let entry = (*entry)?;
+        let kind = match entry.network {
+            Network::InfiniBand => GidType::IB,
+            Network::RoceV1 => GidType::ROCE_V1,
+            Network::RoceV2 => GidType::ROCE_V2,
+        };
+        Some(GidDetails::new(ironverbs::GidEntry::new(number, index, ironverbs::Gid(entry.gid), kind)))
+    });
+    details.gids = gids.collect();
+    details.pkeys = port.pkeys.iter().zip(0..).filter(|(pkey, _)| **pkey != 0).map(|(pkey, i)| (i, *pkey)).collect();
+    details
 }
 
 fn describe(id: DeviceId, device: &SimDevice, d: &Device) -> DeviceInfo {
