@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::failure::{EXIT_CODES, Failure, Kind};
+use crate::sim::SimLink;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ironverbs::{Gid, GidWant, Mtu, PortNum, RnrTimer};
 use serde::Serialize;
@@ -30,9 +31,14 @@ pub struct Global {
     /// Print JSON instead of text; with =FILE, write JSON there and still print text
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub json: Option<PathBuf>,
-    /// Write every kernel command, decoded, to FILE, or to standard error for -
-    #[arg(long, global = true, value_name = "FILE")]
+    /// Write every kernel command, decoded and with its time, to standard error, or with =FILE there; of a ping also its
+    /// work queue entries and completions, as far as the device shows them
+    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub trace: Option<PathBuf>,
+    /// Use a simulated adapter in place of this host's devices: a software ConnectX on RoCE, or with =ib on InfiniBand. Two
+    /// pings on this machine share its network. No figure is one of hardware
+    #[arg(long, global = true, value_name = "LINK", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "roce")]
+    pub sim: Option<SimLink>,
 }
 
 /// What to do.
@@ -100,6 +106,7 @@ const WATCH_NOTES: &str = concat!(
     "The state of each port is shown first. Events of ports and of the device are seen; those of queue pairs and\n",
     "completion queues go to the program that made them. Once a second watch looks by itself, so that a change of\n",
     "which no event tells is not missed, and a device that is being removed is let go of.\n\n",
+    "With --sim, the port goes down for a second every three seconds, so that there is something to see.\n\n",
     "With --json, each line is one object: {\"what\": \"initial\" | \"event\" | \"change\" | \"removed\", ...}; the last line\n",
     "tells how it ended, as the other commands do.\n\n",
     "Exit codes: 0 --count or --timeout reached, 3 no device, 4 not permitted, 8 output, 9 the device was removed,\n",
@@ -124,6 +131,8 @@ const PING_NOTES: &str = concat!(
     "Without HOST, ping is the server and waits for a client; with HOST, it is the client. Either end may be\n",
     "ibv_rc_pingpong, or with --transport its sister of that name. Nothing is negotiated: both ends need the same\n",
     "--transport, --size, --iters, --mtu and --sl.\n\n",
+    "With --sim, both ends are simulated: rdma-probe ping --sim, and rdma-probe ping --sim localhost beside it, as the same\n",
+    "user. The times are those of a simulation: they say nothing of any hardware.\n\n",
     "With --check, every byte of every message is verified, in both roles and with either kind of peer.\n\n",
     "UC and UD do not send again what is lost: one lost message ends the ping with exit code 5.\n\n",
     "Exit codes: 0 success, 2 usage, 3 no device, 4 not permitted, 5 peer, 6 data mismatch, 7 device, 8 output,\n",
@@ -428,6 +437,18 @@ mod tests {
             assert_eq!(e.exit_code(), 2, "{line}: {e}");
         }
         assert_eq!(parse("rdma-probe --help").unwrap_err().kind(), ErrorKind::DisplayHelp);
+    }
+
+    #[test]
+    fn a_simulated_link_is_roce_unless_said_otherwise() {
+        let sim = |line| parse(line).unwrap().global.sim;
+        assert_eq!(sim("rdma-probe list"), None);
+        assert_eq!(sim("rdma-probe list --sim"), Some(SimLink::Roce));
+        assert_eq!(sim("rdma-probe --sim=ib list"), Some(SimLink::Ib));
+        // Without the equals sign, the next word is the host.
+        assert_eq!(ping("rdma-probe ping --sim host").host.as_deref(), Some("host"));
+        assert_eq!(ping("rdma-probe ping --trace host").host.as_deref(), Some("host"));
+        assert_eq!(parse("rdma-probe list --sim=opa").unwrap_err().exit_code(), 2);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use crate::args::Ping;
 use crate::choose;
 use crate::failure::{Failure, Kind};
 use crate::link::Link;
+use crate::machine::Machine;
 use crate::wire::Address;
-use ironverbs::sys::Sys;
 use ironverbs::{
     AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, GidWant, LinkLayer,
     Mtu, Pd, PortAttr, PortState, PreparedQp, QpBuilder,
@@ -28,19 +28,22 @@ pub struct Place<'a> {
     /// Path MTU of a connection.
     pub mtu: Mtu,
     port: PortAttr,
+    /// Whether the device is a simulated one.
+    pub simulated: bool,
 }
 
 impl<'a> Place<'a> {
     /// Opens the device, and looks whether it can do what was asked for.
-    pub fn open(sys: &dyn Sys, devices: &[DeviceInfo], args: &'a Ping) -> Result<Self, Failure> {
+    pub fn open(machine: &Machine, devices: &[DeviceInfo], args: &'a Ping) -> Result<Self, Failure> {
         let device = choose::usable(devices, args.device.as_deref())?;
         let cannot_open = |e| Failure::from(e).during(format_args!("cannot open {}", device.name));
-        let context = Context::open_on(sys, device).map_err(cannot_open)?;
+        let context = Context::open_on(&**machine.sys(), device).map_err(cannot_open)?;
         let port = context.query_port(args.ib_port)?;
         check_port(&context, args, &port)?;
         let mtu = path_mtu(args, &port)?;
         let pd = context.alloc_pd()?;
-        Ok(Self { args, context, pd, port, mtu })
+        let simulated = machine.is_simulated();
+        Ok(Self { args, context, pd, port, mtu, simulated })
     }
 
     /// Whether peers are reached by GID only.
@@ -48,9 +51,9 @@ impl<'a> Place<'a> {
         self.port.link_layer == LinkLayer::Ethernet
     }
 
-    /// Whether the device is a kernel thread.
+    /// Whether the device is a thread, of the kernel or of this process.
     pub fn is_software_device(&self) -> bool {
-        self.context.info().driver == Some(DriverId::RXE)
+        self.simulated || self.context.info().driver == Some(DriverId::RXE)
     }
 
     /// Bytes of a message to copy into its work request, or none.

@@ -1,0 +1,36 @@
+//! Where traces go: lines with the time, from any thread.
+
+use crate::failure::Failure;
+use crate::output;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Takes lines of a trace. Clones write to the same place.
+#[derive(Clone)]
+pub struct Lines {
+    to: Arc<Mutex<Box<dyn Write + Send>>>,
+    start: Instant,
+}
+
+impl Lines {
+    /// Writes to a file, made at once, or to standard error for `-`.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let to: Box<dyn Write + Send> = if path == Path::new("-") {
+            Box::new(io::stderr())
+        } else {
+            Box::new(File::create(path).map_err(|e| output::cannot_write(path.display(), &e))?)
+        };
+        Ok(Self { to: Arc::new(Mutex::new(to)), start: Instant::now() })
+    }
+
+    /// Writes a line, with the seconds since the start in front. What cannot be written is dropped: a trace fails nothing.
+    pub fn put(&self, line: impl fmt::Display) {
+        let line = format!("{:12.6} {line}\n", self.start.elapsed().as_secs_f64());
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = to.write_all(line.as_bytes());
+    }
+}
