@@ -3,6 +3,7 @@
 use crate::buffers::CheckOutcome;
 use crate::failure::{Failure, Kind};
 use crate::progress::Progress;
+use crate::sim::Sim;
 use crate::stats::LatencySummary;
 use crate::stop::Stop;
 use crate::wait::{Deadline, Ready, wait};
@@ -70,12 +71,18 @@ pub trait Player {
 
 /// Runs one end, or both ends of a loopback, until all iterations are complete. On an error, what the ends counted and
 /// measured until then stays.
-pub fn run<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Result<(), Failure> {
+///
+/// A simulated device does its work in between, or in a thread of its own where the ends sleep.
+pub fn run<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop, sim: Option<&Sim>) -> Result<(), Failure> {
     let begin = Instant::now();
     ends.iter_mut().for_each(|end| end.begin(begin));
-    match ends.iter().all(|end| end.channel().is_some()) {
-        true => run_sleeping(ends, silence, stop),
-        false => run_polling(ends, silence, stop),
+    match (ends.iter().all(|end| end.channel().is_some()), sim) {
+        (true, sim) => {
+            let _engine = sim.map(Sim::run);
+            run_sleeping(ends, silence, stop, &mut Company::new(sim, ends.len()))
+        }
+        (false, None) => run_polling(ends, silence, stop),
+        (false, Some(sim)) => run_stepping(ends, silence, stop, sim),
     }
 }
 
@@ -93,6 +100,69 @@ fn run_polling<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Res
         }
     }
     Ok(())
+}
+
+/// As [`run_polling`], with a device that works when it is asked to: in one thread, neither waits for the other to be
+/// given a processor.
+fn run_stepping<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop, sim: &Sim) -> Result<(), Failure> {
+    let mut progress = progress(ends);
+    let mut deadline = Deadline::after(silence);
+    let mut company = Company::new(Some(sim), ends.len());
+    while !all_done(ends) {
+        if stop.asked() {
+            return Err(Failure::interrupted());
+        }
+        let moved = step_all(ends, &mut progress)?;
+        if moved {
+            deadline = Deadline::after(silence);
+        }
+        if sim.step() || moved {
+            continue;
+        }
+        if deadline.passed() {
+            return Err(silent(silence));
+        }
+        company.check()?;
+        sim.rest(LONGEST_REST);
+    }
+    Ok(())
+}
+
+/// Between two looks of a simulation at whether it is asked to stop.
+const LONGEST_REST: Duration = Duration::from_millis(10);
+
+/// How long nothing comes after the peer's process has ended until that is taken for its end.
+const LAST_COMES_WITHIN: Duration = Duration::from_millis(300);
+
+/// Looks whether the peer's process is still on the simulated network: that is known, while on a real one only silence
+/// tells.
+struct Company<'a> {
+    /// Of a ping between two processes.
+    sim: Option<&'a Sim>,
+    alone_since: Option<Instant>,
+}
+
+impl<'a> Company<'a> {
+    fn new(sim: Option<&'a Sim>, ends: usize) -> Self {
+        Self { sim: sim.filter(|_| ends == 1), alone_since: None }
+    }
+
+    /// To be called when there is nothing to do.
+    fn check(&mut self) -> Result<(), Failure> {
+        if !self.sim.is_some_and(Sim::is_alone) {
+            return Ok(());
+        }
+        match *self.alone_since.get_or_insert_with(Instant::now) {
+            since if since.elapsed() < LAST_COMES_WITHIN => Ok(()),
+            _ => Err(Failure::new(Kind::Peer, "the other end of the simulated network is gone")
+                .hint("did the peer end, or was it started with a lower --iters?")),
+        }
+    }
+
+    /// How long a wait may take until the next look.
+    fn limit(&self) -> Option<Duration> {
+        self.sim.map(|_| LAST_COMES_WITHIN)
+    }
 }
 
 /// Empty polls in a row: first they spin, then they yield, and in the end they give up.
@@ -134,7 +204,12 @@ impl Quiet {
     }
 }
 
-fn run_sleeping<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Result<(), Failure> {
+fn run_sleeping<P: Player>(
+    ends: &mut [P],
+    silence: Duration,
+    stop: &Stop,
+    company: &mut Company<'_>,
+) -> Result<(), Failure> {
     let mut progress = progress(ends);
     let mut deadline = Deadline::after(silence);
     while !all_done(ends) {
@@ -149,10 +224,12 @@ fn run_sleeping<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Re
         }
         let mut channels = ends.iter().filter_map(P::channel).map(AsFd::as_fd);
         let Some(first) = channels.next() else { return Ok(()) };
-        let ready = wait((first, channels.next()), PollFlags::POLLIN, &deadline, stop)
+        let look = company.limit().filter(|limit| *limit < deadline.left()).map(Deadline::after);
+        let ready = wait((first, channels.next()), PollFlags::POLLIN, &look.unwrap_or(deadline), stop)
             .map_err(|e| Failure::new(Kind::Device, format!("cannot wait for a completion: {e}")))?;
         match ready {
             Ready::Yes => ends.iter_mut().try_for_each(P::drain_events)?,
+            Ready::TimedOut if look.is_some() => company.check()?,
             Ready::TimedOut => return Err(silent(silence)),
             Ready::Stopped => return Err(Failure::interrupted()),
         }

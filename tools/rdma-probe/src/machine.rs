@@ -22,13 +22,17 @@ impl Machine {
 
     /// A machine with one simulated device, whose addresses are those of `place` in the simulated network.
     pub fn simulated(link: SimLink, place: u16) -> Self {
-        let sim = Sim::start(link, place);
+        let sim = Sim::new(link, place);
         Self { sys: sim.sys(), sim: Some(sim) }
     }
 
     /// The same, with every command of its devices written to `lines`.
     pub fn traced(self, lines: &Lines) -> Self {
         let lines = lines.clone();
+        if let Some(sim) = &self.sim {
+            let lines = lines.clone();
+            sim.tap(move |tapped| lines.put(format_args!("{:x?}", tapped.entry)));
+        }
         Self { sys: Trace::new(move |line| lines.put(line)).wrap_sys(self.sys), sim: self.sim }
     }
 

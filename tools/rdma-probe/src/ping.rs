@@ -143,7 +143,7 @@ fn measure<P: Player>(
     report: &mut PingReport,
 ) -> Result<(), Failure> {
     let begin = Instant::now();
-    let result = engine::run(ends, args.timeout, stop);
+    let result = engine::run(ends, args.timeout, stop, sim);
     let time = begin.elapsed();
     let done = ends.iter().map(P::completed).min().unwrap_or(0);
     report.completed_iterations = done;

@@ -7,8 +7,8 @@ use crate::link::Link;
 use crate::machine::Machine;
 use crate::wire::Address;
 use ironverbs::{
-    AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, GidWant, LinkLayer,
-    Mtu, Pd, PortAttr, PortState, PreparedQp, QpBuilder,
+    AckTimeout, AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, GidWant,
+    LinkLayer, Mtu, Pd, PortAttr, PortState, PreparedQp, QpBuilder,
 };
 
 /// Longest message that is copied into its work request, where the device can do that. Longer ones gain nothing by it.
@@ -16,6 +16,9 @@ const MAX_INLINE_BYTES: u32 = 128;
 
 /// What `ibv_rc_pingpong` uses unless told otherwise. Both ends need the same.
 const DEFAULT_MTU: Mtu = Mtu::B1024;
+
+/// Ack timeout of a simulated device, as a code: 4.3 s (IB spec 9.7.6.1.3).
+const PATIENT_ACK_TIMEOUT: u8 = 20;
 
 /// The device and port, opened and checked.
 pub struct Place<'a> {
@@ -93,6 +96,10 @@ impl<'a> Place<'a> {
         options.max_dest_rd_atomic = 1;
         options.min_rnr_timer = args.min_rnr_timer;
         options.rnr_retry = args.rnr_retry;
+        if self.simulated {
+            // Nothing is lost here, but the other process may wait for a processor.
+            options.timeout = AckTimeout::from_code(PATIENT_ACK_TIMEOUT).unwrap_or(options.timeout);
+        }
         options
     }
 

@@ -46,19 +46,18 @@ pub struct Sim {
     host: SimHost,
     id: DeviceId,
     link: SimLink,
-    _engine: Engine,
+    begin: Instant,
 }
 
 impl Sim {
-    /// Starts one. Devices of different places have different addresses.
-    pub fn start(link: SimLink, place: u16) -> Self {
+    /// Makes one, in which nothing moves yet: see [`step`](Self::step) and [`run`](Self::run). Devices of different places have different addresses.
+    pub fn new(link: SimLink, place: u16) -> Self {
         let host = SimHost::new(SEED).first_place(place);
         let id = host.add(match link {
             SimLink::Roce => SimDevice::roce(DEVICE),
             SimLink::Ib => SimDevice::infiniband(DEVICE),
         });
-        let engine = host.fabric().spawn();
-        Self { host, id, link, _engine: engine }
+        Self { host, id, link, begin: Instant::now() }
     }
 
     /// The place to find the device at.
@@ -71,12 +70,32 @@ impl Sim {
         self.host.with(self.id, |device| device.tap(tap));
     }
 
+    /// Lets the device work for a moment, in this thread. False if there was nothing to do.
+    pub fn step(&self) -> bool {
+        self.host.fabric().step(self.begin.elapsed())
+    }
+
+    /// Waits until there may be something to do, at most for `limit`.
+    pub fn rest(&self, limit: Duration) {
+        self.host.fabric().rest(self.begin.elapsed(), limit);
+    }
+
+    /// Lets the device work in a thread of its own, until the result is dropped: for programs that sleep.
+    pub fn run(&self) -> Engine {
+        self.host.fabric().spawn()
+    }
+
+    /// Whether no other process is on this network, or none any more.
+    pub fn is_alone(&self) -> bool {
+        self.host.fabric().bridges() == 0
+    }
+
     /// Lets the device finish what it has begun: acknowledge what came last, and hand over what is to go to another process.
     pub fn settle(&self) {
         let begin = Instant::now();
         let fabric = self.host.fabric();
         // Only what is there now: timers are for what is never to come.
-        while begin.elapsed() < LAST_WORDS && fabric.step(fabric.now()) {}
+        while begin.elapsed() < LAST_WORDS && (fabric.step(fabric.now()) || fabric.step(fabric.now())) {}
     }
 
     /// From now on the port goes down and comes back, again and again, until the result is dropped: something to watch.

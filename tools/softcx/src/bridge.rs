@@ -4,6 +4,7 @@ use crate::frame::Frame;
 use crate::packet::{Gid, Mac, Network, Packet};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 /// Bytes of a frame at most: a packet of the largest MTU, and room for its head.
 const MAX_FRAME_BYTES: usize = 1 << 16;
@@ -12,7 +13,7 @@ const MAX_BACKLOG_BYTES: usize = 1 << 22;
 
 #[derive(Debug)]
 pub(crate) struct Bridge {
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
     /// What the other end said of its Ethernet addresses.
@@ -25,7 +26,14 @@ pub(crate) struct Bridge {
 impl Bridge {
     pub fn new(stream: UnixStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, incoming: vec![], outgoing: vec![], addresses: vec![], announced: None, broken: false })
+        Ok(Self {
+            stream: Arc::new(stream),
+            incoming: vec![],
+            outgoing: vec![],
+            addresses: vec![],
+            announced: None,
+            broken: false,
+        })
     }
 
     /// Tells the other end of the addresses here, if they changed.
@@ -45,6 +53,11 @@ impl Bridge {
         !self.broken
     }
 
+    /// What to wait on for it: its socket, and whether room to write is waited for.
+    pub fn waits_on(&self) -> (Arc<UnixStream>, bool) {
+        (Arc::clone(&self.stream), !self.outgoing.is_empty())
+    }
+
     fn put(&mut self, frame: &Frame) {
         let bytes = frame.encode();
         self.outgoing.extend((bytes.len() as u32).to_be_bytes());
@@ -54,7 +67,7 @@ impl Bridge {
 
     fn flush(&mut self) {
         while !self.outgoing.is_empty() && !self.broken {
-            match self.stream.write(&self.outgoing) {
+            match (&*self.stream).write(&self.outgoing) {
                 Ok(n) if n > 0 => drop(self.outgoing.drain(..n)),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -67,7 +80,7 @@ impl Bridge {
     pub fn receive(&mut self) -> Vec<Packet> {
         self.flush();
         let mut buffer = [0; MAX_FRAME_BYTES];
-        match self.stream.read(&mut buffer) {
+        match (&*self.stream).read(&mut buffer) {
             Ok(0) => self.broken = true,
             Ok(n) => self.incoming.extend(&buffer[..n]),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}

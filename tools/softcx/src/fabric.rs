@@ -6,6 +6,8 @@ use crate::packet::{Gid, Mac, Network, Packet};
 use crate::port::{Link, Port};
 use crate::report::Report;
 use crate::wire::{Disturbance, Verdict, Wire};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -212,6 +214,31 @@ impl Fabric {
         }
     }
 
+    /// Waits until something comes over a bridge, the next deadline is there, or `limit` has passed: for a program that steps
+    /// the fabric itself, when a step found nothing to do. `now` is the time of that step.
+    pub fn rest(&self, now: Duration, limit: Duration) {
+        let (sockets, deadline) = {
+            let world = self.world();
+            let sockets: Vec<_> = world.bridges.iter().map(Bridge::waits_on).collect();
+            (sockets, world.deadline())
+        };
+        let limit = deadline.map_or(limit, |at| limit.min(at.saturating_sub(now)));
+        let mut set: Vec<PollFd<'_>> = sockets
+            .iter()
+            .map(|(socket, writes)| {
+                let events = if *writes { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN };
+                PollFd::new(socket.as_fd(), events)
+            })
+            .collect();
+        // A signal ends the wait, as anything may: the caller looks for itself.
+        let _ = ppoll(&mut set, Some(limit.into()), None);
+    }
+
+    /// How many bridges there are. One whose other end is gone is none.
+    pub fn bridges(&self) -> usize {
+        self.world().bridges.len()
+    }
+
     /// Runs the fabric on a thread, in real time, until the returned value is dropped.
     pub fn spawn(&self) -> Engine {
         let stop = Arc::new(AtomicBool::new(false));
@@ -229,7 +256,8 @@ impl Fabric {
             while self.0.waiting.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
             }
-            if self.step(base + start.elapsed()) {
+            let now = base + start.elapsed();
+            if self.step(now) {
                 idle = 0;
                 continue;
             }
@@ -237,9 +265,9 @@ impl Fabric {
             match idle {
                 0..64 => std::hint::spin_loop(),
                 64..1024 => std::thread::yield_now(),
-                1024..4096 => std::thread::sleep(Duration::from_micros(50)),
+                1024..4096 => self.rest(now, Duration::from_micros(50)),
                 // Nothing has happened for a while; a program that wakes up can wait half a millisecond.
-                _ => std::thread::sleep(Duration::from_micros(500)),
+                _ => self.rest(now, Duration::from_micros(500)),
             }
         }
     }

@@ -219,9 +219,9 @@ mod tests {
         garbage.write_all(&[0xff; 4096]).unwrap();
         let mut other = connect(port).unwrap();
         other.write_all(&Hello::new(SimLink::Roce, "127.0.0.1:1".parse().unwrap()).encode()).unwrap();
-        let client = Sim::start(SimLink::Roce, 1);
+        let client = Sim::new(SimLink::Roce, 1);
         meet(&client, port, own).unwrap();
-        meeting.join(&Sim::start(SimLink::Roce, 0), own).unwrap();
+        meeting.join(&Sim::new(SimLink::Roce, 0), own).unwrap();
         assert_eq!(meet(&client, port, own).unwrap_err().kind, Kind::Peer, "the meeting is over");
     }
 
@@ -229,12 +229,12 @@ mod tests {
     fn who_is_not_there_or_simulates_another_link_is_told() {
         let (_listener, stream, port) = tcp();
         let own = stream.local_addr().unwrap();
-        let sim = Sim::start(SimLink::Roce, 0);
+        let sim = Sim::new(SimLink::Roce, 0);
         let alone = Meeting::open(port).unwrap().join(&sim, own).unwrap_err();
         assert_eq!(alone.kind, Kind::Peer);
         assert!(alone.to_string().contains("--sim"), "{alone}");
         let meeting = Meeting::open(port).unwrap();
-        meet(&Sim::start(SimLink::Ib, 1), port, own).unwrap();
+        meet(&Sim::new(SimLink::Ib, 1), port, own).unwrap();
         let other = meeting.join(&sim, own).unwrap_err().to_string();
         assert!(other.contains("InfiniBand") && other.contains("RoCE"), "{other}");
     }
