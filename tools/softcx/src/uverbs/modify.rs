@@ -146,7 +146,7 @@ impl File {
             return Err(Errno::EINVAL);
         }
         const CONTROLLED_QKEY: u32 = 1 << 31;
-        if has(QKEY) && request.u32(72) & CONTROLLED_QKEY != 0 {
+        if has(QKEY) && request.u32(72) & CONTROLLED_QKEY != 0 && !self.shared.has_net_raw() {
             return Err(Errno::EPERM);
         }
         let change = |a: &mut QpAttr| {

@@ -181,8 +181,10 @@ impl UarPage for Registers {
             .step_by(8)
             .map(|at| self.0.cell(at).swap(QUIET, Ordering::Acquire))
             .collect();
+        // The driver writes the first 8 bytes of a copy first: if they are there again, the rest may be the next copy's.
+        let is_next = self.0.cell(offset).load(Ordering::Acquire) != QUIET;
         // The second double word of a control segment is never all ones.
-        (*rest.first()? != QUIET).then(|| rest.iter().flat_map(|raw| raw.to_ne_bytes()).collect())
+        (*rest.first()? != QUIET && !is_next).then(|| rest.iter().flat_map(|raw| raw.to_ne_bytes()).collect())
     }
 }
 

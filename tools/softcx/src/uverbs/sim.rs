@@ -56,6 +56,7 @@ struct HostState {
     refuse: HashMap<DeviceId, (u64, Errno)>,
     commands: HashMap<DeviceId, u64>,
     first_place: u16,
+    net_raw: Option<bool>,
 }
 
 /// A device to be.
@@ -137,6 +138,12 @@ impl SimHost {
         self
     }
 
+    /// Whether programs have `CAP_NET_RAW`, which setting a controlled Q_Key takes. Unless set: what the calling thread has.
+    pub fn net_raw(self, yes: bool) -> Self {
+        self.state().net_raw = Some(yes);
+        self
+    }
+
     /// The fabric: step it, run it, disturb it, or reach a device by the id that [`add`](Self::add) gave.
     pub fn fabric(&self) -> &Fabric {
         &self.shared.fabric
@@ -197,6 +204,12 @@ impl Shared {
 
     pub fn write_combining(&self, id: DeviceId) -> bool {
         self.state().devices.iter().find(|(d, _)| *d == id).is_none_or(|(_, d)| d.write_combining)
+    }
+
+    /// Whether the program that calls has `CAP_NET_RAW`.
+    pub fn has_net_raw(&self) -> bool {
+        let set = self.state().net_raw;
+        set.unwrap_or_else(|| effective_capabilities() >> CAP_NET_RAW & 1 != 0)
     }
 
     /// Counts a command, and refuses it if it is the one.
@@ -279,6 +292,16 @@ fn detail_port(port: &Port, number: PortNum) -> PortDetails {
     details.gids = gids.collect();
     details.pkeys = port.pkeys.iter().zip(0..).filter(|(pkey, _)| **pkey != 0).map(|(pkey, i)| (i, *pkey)).collect();
     details
+}
+
+/// Bit of `linux/capability.h`.
+const CAP_NET_RAW: u32 = 13;
+
+/// The calling thread's effective capabilities; none where they cannot be read.
+fn effective_capabilities() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn describe(id: DeviceId, device: &SimDevice, d: &Device) -> DeviceInfo {

@@ -199,12 +199,7 @@ fn moderation_is_set_by_command() {
 #[test]
 fn a_queue_pair_in_a_group_stays() {
     let (_host, a, _b) = pair(false);
-    let mut driver = words(56, &[(16, 32), (20, 16), (24, 6), (28, 0x400), (32, 5), (36, a.uar_page)]);
-    put64(&mut driver, 0, a.memory.address() + RQ);
-    put64(&mut driver, 8, a.memory.address() + 0x30c0);
-    let mut request = words(56, &[(16, a.pd), (20, a.cq), (24, a.cq), (32, 32), (36, 16), (40, 2), (44, 4)]);
-    request[53] = 4;
-    let ud = word(&invoke(&*a.cdev, 24, &request, 32, &driver, 40).unwrap().0, 0);
+    let ud = a.create_ud();
     let group = |qp: u32, number: u32| {
         let mut request = words(24, &[(16, qp)]);
         request[0] = 0xff;

@@ -340,6 +340,20 @@ impl Rig {
         Ok((word(&answer[0], 0), word(&answer[9], 0)))
     }
 
+    /// A datagram queue pair by CREATE_QP, with rings where the first one has its own: not to be used beside it.
+    pub fn create_ud(&self) -> u32 {
+        let mut driver = words(56, &[(16, 32), (20, 16), (24, 6), (28, 0x400), (32, 5), (36, self.uar_page)]);
+        put64(&mut driver, 0, self.memory.address() + RQ);
+        put64(&mut driver, 8, self.memory.address() + 0x30c0);
+        let cap = [(32, 32), (36, 16), (40, 2), (44, 4)];
+        let mut request = words(56, &[(16, self.pd), (20, self.cq), (24, self.cq)]);
+        for (at, n) in cap {
+            request[at] = n;
+        }
+        request[53] = 4;
+        word(&invoke(&*self.cdev, 24, &request, 32, &driver, 40).unwrap().0, 0)
+    }
+
     /// MODIFY_QP: state and mask, and what is set besides.
     pub fn modify(&self, state: u8, mask: u32, set: impl FnOnce(&mut Vec<u8>)) -> Result<(), Errno> {
         let mut request = words(112, &[(64, self.qp), (68, mask)]);

@@ -171,3 +171,19 @@ fn address_handles_find_the_ethernet_address() {
     group[12..].copy_from_slice(&[1, 2, 3, 4]);
     assert_eq!(ah(group), Ok(vec![0x33, 0x33, 1, 2, 3, 4]));
 }
+
+#[test]
+fn a_controlled_key_takes_a_privilege() {
+    for (privileged, answer) in [(false, Err(Errno::EPERM)), (true, Ok(()))] {
+        let host = SimHost::new(1).net_raw(privileged);
+        host.add(SimDevice::infiniband("mlx5_0"));
+        let rig = Rig::new(&host, "mlx5_0");
+        let ud = rig.create_ud();
+        let set = |key: u32| {
+            let mut request = words(112, &[(64, ud), (68, 0x71), (72, key)]);
+            (request[96], request[104]) = (1, 1);
+            invoke(&*rig.cdev, 26, &request, 0, &[], 0).map(drop)
+        };
+        assert_eq!((set(0x8000_0001), set(0x7fff_ffff)), (answer, Ok(())));
+    }
+}
