@@ -23,11 +23,12 @@ use super::uar::SendRegister;
 use super::uidx::UserIndex;
 use super::wqe::Av;
 use crate::mem::map::Mapping;
-use crate::uverbs::attr::{AddressVector, CreateQp, CreatedQp, GidEntry, GidType, QpCap};
+use crate::uverbs::abi::verbs::qp_type;
+use crate::uverbs::attr::{AddressVector, CreateQp, CreatedQp, GidEntry, GidType, QpCap, QpDomain};
 use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, CreatedSrq};
-use crate::uverbs::types::Qpn;
+use crate::uverbs::types::{Qpn, Srqn};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -271,6 +272,8 @@ pub struct NewSrq {
     pub srq: Srq,
     /// For the queue pairs that receive from it.
     pub shared: Arc<SrqShared>,
+    /// Its number, of XRC only.
+    pub srqn: Option<Srqn>,
 }
 
 /// A shared receive queue before its command.
@@ -305,7 +308,8 @@ impl SrqPlan {
 
     /// The queue of the object that the command made. `xrc_cq` is where the receives of an XRC queue complete, under its own
     /// index; those of others complete where their queue pairs' do.
-    pub fn finish(self, handle: Handle, xrc_cq: Option<&Arc<Mailbox<CqRing>>>) -> NewSrq {
+    pub fn finish(self, made: CreatedSrq, xrc_cq: Option<&Arc<Mailbox<CqRing>>>) -> NewSrq {
+        let CreatedSrq { handle, srqn, max_sge: _ } = made;
         let Self { layout, memory, record, uidx, .. } = self;
         let shared = Arc::new(SrqShared::new(layout.elements));
         let home = xrc_cq.map(|cq| Home { mailbox: Arc::clone(cq), uidx });
@@ -316,20 +320,42 @@ impl SrqPlan {
         let mut kept = Kept::default();
         (kept.memory, kept.record, kept.receives) = (Some(memory), Some(record.clone()), home);
         let srq = Srq::new(ring, layout, record, shared.clone());
-        NewSrq { object: kept.by(handle), srq, shared }
+        NewSrq { object: kept.by(handle), srq, shared, srqn }
     }
 }
 
-/// Makes a shared receive queue.
-pub fn create_srq(context: &Mlx5Context, request: &CreateSrq<'_>) -> Result<NewSrq, Error> {
+/// Makes a shared receive queue. `xrc_cq` is where the receives of an XRC queue complete.
+pub fn create_srq(
+    context: &Mlx5Context,
+    request: &CreateSrq<'_>,
+    xrc_cq: Option<&Arc<Mailbox<CqRing>>>,
+) -> Result<NewSrq, Error> {
     let plan = SrqPlan::new(context, request.max_wr, request.max_sge)?;
     let (max_wr, max_sge) = plan.max_wr_and_sge();
     let request = CreateSrq { max_wr, max_sge, ..*request };
     let mut response = abi::CreateSrqResp::default();
     // As for a completion queue: the object keeps the memory that the driver's part names.
-    let CreatedSrq { handle, .. } =
-        context.ucontext().create_srq(&request, plan.request.as_bytes(), response.as_mut_bytes())?;
-    Ok(plan.finish(handle, None))
+    let made = context.ucontext().create_srq(&request, plan.request.as_bytes(), response.as_mut_bytes())?;
+    Ok(plan.finish(made, xrc_cq))
+}
+
+/// Makes the receiving end of XRC in a domain, in state RESET. It has no queue, and no memory of this process's.
+pub fn create_xrc_recv(context: &Mlx5Context, xrcd: &Handle, user_handle: u64) -> Result<(Handle, Qpn), Error> {
+    let create = CreateQp {
+        domain: QpDomain::Xrcd(xrcd),
+        send_cq: None,
+        recv_cq: None,
+        srq: None,
+        qp_type: qp_type::XRC_TGT,
+        sq_sig_all: false,
+        cap: QpCap::default(),
+        user_handle,
+    };
+    // Required, and empty: there is nothing to tell.
+    let (request, mut response) = (abi::CreateQp::default(), abi::CreateQpResp::default());
+    let CreatedQp { handle, qpn, .. } =
+        context.ucontext().create_qp(&create, request.as_bytes(), response.as_mut_bytes())?;
+    Ok((handle, qpn))
 }
 
 /// Makes an address handle, and the address in the device's form. `local` is the GID that `av` names as its source; none on

@@ -38,10 +38,10 @@ impl Transport {
     pub fn from_raw(raw: u8) -> Result<Self, Error> {
         Ok(match raw {
             qp_type::RC => Self::Rc,
-            3 => Self::Uc,
-            4 => Self::Ud,
-            9 => Self::XrcIni,
-            10 => Self::XrcTgt,
+            qp_type::UC => Self::Uc,
+            qp_type::UD => Self::Ud,
+            qp_type::XRC_INI => Self::XrcIni,
+            qp_type::XRC_TGT => Self::XrcTgt,
             _ => {
                 return Err(Error::Unsupported {
                     verb: Verb::CreateQp,

@@ -36,8 +36,10 @@ mod wqe;
 pub use completion::Cqe;
 pub use context::{BlueFlame, Mlx5Context};
 pub use cq::Cq;
-pub use create::create_ah;
-pub use create::{CqRequest, NewCq, NewQp, NewSrq, ReceiveFrom, alloc_pd, create_cq, create_qp, create_srq};
+pub use create::{
+    CqRequest, NewCq, NewQp, NewSrq, ReceiveFrom, alloc_pd, create_ah, create_cq, create_qp, create_srq,
+    create_xrc_recv,
+};
 pub use rq::Rq;
 pub use shadow::SrqShared;
 pub use sq::{Destination, Sq, Target};

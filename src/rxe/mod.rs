@@ -89,7 +89,11 @@ pub fn create_qp(ctx: &Arc<Ucontext>, req: &CreateQp<'_>) -> Result<RxeQp, Error
         return Err(Error::Unsupported {
             verb: Verb::CreateQp,
             what: format!("queue pair type {}", req.qp_type).into(),
-            by: Lacking::Library,
+            by: if [qp_type::XRC_INI, qp_type::XRC_TGT].contains(&req.qp_type) {
+                Lacking::Driver
+            } else {
+                Lacking::Library
+            },
         });
     }
     let mut response = CreateQpResp::default();

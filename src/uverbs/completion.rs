@@ -5,7 +5,7 @@ use super::abi::write;
 use super::cmd;
 use super::context::Ucontext;
 use super::errno::Errno;
-use super::error::{Error, Verb};
+use super::error::{Error, Lacking, Verb};
 use super::event;
 use super::explain;
 use super::kernel::{Form, Native};
@@ -99,6 +99,27 @@ impl Ucontext {
     pub fn req_notify_cq(&self, cq: &Handle, solicited_only: bool) -> Result<(), Error> {
         let request = write::ReqNotifyCq { cq_handle: cq.id(), solicited_only: solicited_only.into() };
         self.kernel().invoke(&request, &mut (), &[], &mut []).map_err(|e| Error::kernel(Verb::ReqNotifyCq, e))
+    }
+
+    /// Lets an event of a completion queue stand for up to `count` completions, and wait up to `period_us` microseconds.
+    pub fn modify_cq(&self, cq: &Handle, count: u16, period_us: u16) -> Result<(), Error> {
+        let attr = write::CqModeration { cq_count: count, cq_period: period_us };
+        let request = write::ExModifyCq { cq_handle: cq.id(), attr_mask: write::CQ_MODERATE, attr, reserved: 0 };
+        self.kernel().invoke(&request, &mut (), &[], &mut []).map_err(|errno| {
+            let error = Error::kernel(Verb::ModifyCq, errno);
+            match errno {
+                Errno::EOPNOTSUPP => Error::Unsupported {
+                    verb: Verb::ModifyCq,
+                    what: "moderation of completion events".into(),
+                    by: Lacking::Driver,
+                },
+                Errno::EINVAL => error.with_hint(format!(
+                    "{count} completions or {period_us} us may be outside the device's limits (max_cq_moderation_count, \
+                     max_cq_moderation_period_us)"
+                )),
+                _ => error,
+            }
+        })
     }
 
     fn cq_refused(&self, errno: Errno, cqe: u32, comp_vector: u32) -> Error {

@@ -34,6 +34,8 @@ pub enum ObjectKind {
     Srq,
     /// Address handle.
     Ah,
+    /// XRC domain.
+    Xrcd,
 }
 
 impl ObjectKind {
@@ -48,6 +50,7 @@ impl ObjectKind {
             Self::Qp => object::QP,
             Self::Srq => object::SRQ,
             Self::Ah => object::AH,
+            Self::Xrcd => object::XRCD,
         }
     }
 
@@ -61,6 +64,7 @@ impl ObjectKind {
             Self::Qp => Verb::DestroyQp,
             Self::Srq => Verb::DestroySrq,
             Self::Ah => Verb::DestroyAh,
+            Self::Xrcd => Verb::CloseXrcd,
         }
     }
 
@@ -74,6 +78,7 @@ impl ObjectKind {
             Self::Qp => (Native::QpDestroy, method::QP_DESTROY),
             Self::Srq => (Native::SrqDestroy, method::SRQ_DESTROY),
             Self::Ah => (Native::AhDestroy, method::AH_DESTROY),
+            Self::Xrcd => (Native::XrcdDestroy, method::XRCD_DESTROY),
         }
     }
 }
@@ -89,6 +94,7 @@ impl fmt::Display for ObjectKind {
             Self::Qp => "queue pair",
             Self::Srq => "shared receive queue",
             Self::Ah => "address handle",
+            Self::Xrcd => "XRC domain",
         })
     }
 }
@@ -272,7 +278,7 @@ impl Ucontext {
         let mut cmd = self.kernel().command(method);
         cmd.object_in(attr::destroy::HANDLE, id);
         match kind {
-            ObjectKind::Pd | ObjectKind::Mr | ObjectKind::Mw | ObjectKind::Dm | ObjectKind::Ah => {}
+            ObjectKind::Pd | ObjectKind::Mr | ObjectKind::Mw | ObjectKind::Dm | ObjectKind::Ah | ObjectKind::Xrcd => {}
             ObjectKind::Cq => cmd.ptr_out(attr::destroy::RESP, &mut cq),
             ObjectKind::Qp => cmd.ptr_out(attr::destroy::RESP, &mut qp),
             ObjectKind::Srq => cmd.ptr_out(attr::destroy::RESP, &mut srq),
@@ -290,6 +296,7 @@ impl Ucontext {
         match kind {
             ObjectKind::Pd => kernel.invoke(&write::DeallocPd { pd_handle: id }, &mut (), &[], &mut [])?,
             ObjectKind::Ah => kernel.invoke(&write::DestroyAh { ah_handle: id }, &mut (), &[], &mut [])?,
+            ObjectKind::Xrcd => kernel.invoke(&write::CloseXrcd { xrcd_handle: id }, &mut (), &[], &mut [])?,
             ObjectKind::Mr => kernel.invoke(&write::DeregMr { mr_handle: id }, &mut (), &[], &mut [])?,
             ObjectKind::Mw => kernel.invoke(&write::DeallocMw { mw_handle: id }, &mut (), &[], &mut [])?,
             // There never was another form.
@@ -321,15 +328,15 @@ impl Ucontext {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uverbs::attr::{CreateQp, QpCap};
+    use crate::uverbs::attr::{CreateQp, QpCap, QpDomain};
     use crate::uverbs::fake::{FakeKernel, Knows};
     use crate::uverbs::observe::Fault;
 
     fn create_qp(ctx: &Arc<Ucontext>, pd: &Handle, cq: &Handle) -> Handle {
         let request = CreateQp {
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
+            domain: QpDomain::Pd(pd),
+            send_cq: Some(cq),
+            recv_cq: Some(cq),
             srq: None,
             qp_type: 2,
             sq_sig_all: false,
@@ -445,9 +452,9 @@ mod tests {
             let pd = ctx.alloc_pd(&mut [])?;
             let (cq, _) = ctx.create_cq(1, 1, None, 0, &[], &mut [])?;
             let request = CreateQp {
-                pd: &pd,
-                send_cq: &cq,
-                recv_cq: &cq,
+                domain: QpDomain::Pd(&pd),
+                send_cq: Some(&cq),
+                recv_cq: Some(&cq),
                 srq: None,
                 qp_type: 2,
                 sq_sig_all: false,

@@ -3,8 +3,8 @@
 use super::any::{AnyAh, create_ah};
 use super::attr::Path;
 use super::datagram::Datagram;
+use super::endpoint::Endpoint;
 use super::pd::{Pd, PdInner};
-use super::prepared::Endpoint;
 use super::provider::Provider;
 use super::qp::Qp;
 use super::qp_type::Ud;

@@ -4,7 +4,7 @@ use super::ah::Destination;
 use super::mlx5::{Mlx5Rq, Mlx5Sq};
 use super::opened::Opened;
 use super::provider::sealed::{
-    Backend, CompEntry, CompOps, CqRequest, NewCq, NewQp, NewSrq, QpRequest, RecvOps, SendOps,
+    Backend, CompEntry, CompOps, CqRequest, NewCq, NewQp, NewSrq, QpRequest, RecvOps, SendOps, SrqRequest,
 };
 use super::provider::{Any, Mlx5, Rxe};
 use crate::mlx5;
@@ -15,7 +15,8 @@ use crate::uverbs::device::DriverId;
 use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
-use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
+use crate::uverbs::shared_receive_queue::ModifySrq;
+use crate::uverbs::types::{Qpn, Srqn};
 use crate::uverbs::wc::Wc;
 use crate::uverbs::wr::{PollError, PostError, SendWr, Sge};
 use std::sync::Arc;
@@ -67,6 +68,19 @@ pub fn create_ah(
     }
 }
 
+/// Makes the receiving end of XRC in a domain, in state RESET.
+pub fn create_xrc_recv(opened: &Opened, xrcd: &Handle, user_handle: u64) -> Result<(Handle, Qpn), Error> {
+    match opened {
+        // There is no domain to make one in.
+        Opened::Rxe(_) => Err(Error::Unsupported {
+            verb: Verb::CreateQp,
+            what: "the receiving end of XRC".into(),
+            by: Lacking::Driver,
+        }),
+        Opened::Mlx5(context) => mlx5::create_xrc_recv(context, xrcd, user_handle),
+    }
+}
+
 /// Runs the same expression on whichever provider's value `$value` holds.
 macro_rules! each {
     ($any:ident, $value:expr, $inner:ident => $body:expr) => {
@@ -106,15 +120,15 @@ impl Backend for Any {
         }
     }
 
-    fn create_srq(opened: &Opened, request: &CreateSrq<'_>) -> Result<NewSrq<AnyRq>, Error> {
+    fn create_srq(opened: &Opened, request: &SrqRequest<'_>) -> Result<NewSrq<AnyRq>, Error> {
         match opened {
             Opened::Rxe(_) => {
-                let NewSrq { handle, queue, link } = Rxe::create_srq(opened, request)?;
-                Ok(NewSrq { handle, queue: AnyRq::Rxe(queue), link })
+                let NewSrq { handle, queue, link, srqn } = Rxe::create_srq(opened, request)?;
+                Ok(NewSrq { handle, queue: AnyRq::Rxe(queue), link, srqn })
             }
             Opened::Mlx5(_) => {
-                let NewSrq { handle, queue, link } = Mlx5::create_srq(opened, request)?;
-                Ok(NewSrq { handle, queue: AnyRq::Mlx5(queue), link })
+                let NewSrq { handle, queue, link, srqn } = Mlx5::create_srq(opened, request)?;
+                Ok(NewSrq { handle, queue: AnyRq::Mlx5(queue), link, srqn })
             }
         }
     }
@@ -156,6 +170,10 @@ impl SendOps for AnySq {
     #[inline(always)]
     fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
         each!(AnySq, self, sq => SendOps::push_to(sq, wr, to))
+    }
+    #[inline(always)]
+    fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
+        each!(AnySq, self, sq => sq.push_xrc(wr, srqn))
     }
     #[inline(always)]
     fn submit(&mut self) -> Result<(), PostError> {

@@ -8,10 +8,11 @@ use super::pd::Pd;
 use super::provider::{Any, Provider};
 use super::registry::Registry;
 use crate::sys::Linux;
+use crate::uverbs::abi::verbs::device_cap;
 use crate::uverbs::attr::{DeviceAttr, GidEntry, GidType, PortAttr};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::{DeviceIndex, DeviceInfo};
-use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Leak;
 use crate::uverbs::sys::Sys;
 use crate::uverbs::types::{GidIndex, LinkLayer, PortNum};
@@ -241,6 +242,18 @@ impl ContextInner {
             return Err(Error::invalid(verb, "port", port, limit));
         }
         Ok(())
+    }
+
+    /// Refuses extended reliable connections where there are none.
+    pub(super) fn check_xrc(&self, verb: Verb) -> Result<(), Error> {
+        if self.attr.device_cap_flags_ex & device_cap::XRC != 0 {
+            return Ok(());
+        }
+        let by = match self.opened {
+            Opened::Rxe(_) => Lacking::Driver,
+            Opened::Mlx5(_) => Lacking::Device,
+        };
+        Err(Error::Unsupported { verb, what: "extended reliable connections (XRC)".into(), by })
     }
 
     pub(super) fn is_ethernet(&self, port: PortNum) -> Result<bool, Error> {

@@ -5,16 +5,18 @@ use super::any::{AnyAh, no_provider};
 use super::opened::{CqLink, Opened, SrqLink};
 use super::provider::Mlx5;
 use super::provider::sealed::{
-    Backend, CompEntry, CompOps, CqRequest, NewCq, NewQp, NewSrq, QpRequest, RecvOps, SendOps,
+    Backend, CompEntry, CompOps, CqRequest, NewCq, NewQp, NewSrq, QpRequest, RecvOps, SendOps, SrqRequest,
 };
 use crate::mlx5::{self, Mlx5Context};
+use crate::uverbs::abi::verbs::qp_type;
 use crate::uverbs::attr::QpCap;
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
 use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
-use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
+use crate::uverbs::shared_receive_queue::ModifySrq;
+use crate::uverbs::types::Srqn;
 use crate::uverbs::wc::Wc;
 use crate::uverbs::wr::{Payload, PollError, PostError, SendWr, Sge};
 use std::sync::Arc;
@@ -84,10 +86,11 @@ impl Backend for Mlx5 {
         cq.resize(cqe, |cqe, request| context.resize_cq(handle, cqe, request.as_bytes(), &mut []))
     }
 
-    fn create_srq(opened: &Opened, request: &CreateSrq<'_>) -> Result<NewSrq<Mlx5Rq>, Error> {
+    fn create_srq(opened: &Opened, request: &SrqRequest<'_>) -> Result<NewSrq<Mlx5Rq>, Error> {
         let context = context(opened, Verb::CreateSrq)?;
-        let mlx5::NewSrq { object: handle, srq, shared } = mlx5::create_srq(context, request)?;
-        Ok(NewSrq { handle, queue: Mlx5Rq::Shared(srq), link: SrqLink::Mlx5(shared) })
+        let xrc_cq = request.xrc_cq.map(mailbox).transpose()?;
+        let mlx5::NewSrq { object: handle, srq, shared, srqn } = mlx5::create_srq(context, &request.create, xrc_cq)?;
+        Ok(NewSrq { handle, queue: Mlx5Rq::Shared(srq), link: SrqLink::Mlx5(shared), srqn })
     }
 
     fn modify_srq(context: &Arc<Ucontext>, handle: &Handle, _: &mut Mlx5Rq, change: ModifySrq) -> Result<(), Error> {
@@ -103,16 +106,20 @@ impl Backend for Mlx5 {
 
     fn create_qp(opened: &Opened, r: &QpRequest<'_>) -> Result<NewQp<Mlx5Sq, Mlx5Rq>, Error> {
         let context = context(opened, Verb::CreateQp)?;
+        let sends_only = r.create.qp_type == qp_type::XRC_INI;
         let from = match r.srq {
+            None if sends_only => mlx5::ReceiveFrom::Nowhere,
             None => mlx5::ReceiveFrom::Own,
             Some(SrqLink::Mlx5(shared)) => mlx5::ReceiveFrom::Shared(shared.clone()),
             Some(SrqLink::Rxe) => return Err(foreign("shared receive queue")),
         };
-        // Every queue pair has both queues, be they of one element.
+        // Every other queue pair has both queues, be they of one element.
         let QpCap { max_send_wr, max_recv_wr, .. } = r.create.cap;
         let mut create = r.create;
         create.cap.max_send_wr = max_send_wr.max(1);
-        create.cap.max_recv_wr = max_recv_wr.max(1);
+        if !sends_only {
+            create.cap.max_recv_wr = max_recv_wr.max(1);
+        }
         let made = mlx5::create_qp(context, &create, from, mailbox(r.send_cq)?, mailbox(r.recv_cq)?)?;
         let mlx5::NewQp { object: handle, qpn, cap, sq, rq } = made;
         let Some(sq) = sq else {
@@ -120,6 +127,7 @@ impl Backend for Mlx5 {
         };
         let rq = match rq {
             Some(rq) => Mlx5Rq::Own(rq),
+            None if sends_only => Mlx5Rq::None(PostError::NotOffered),
             None => Mlx5Rq::None(PostError::SharedReceives),
         };
         let sq = Mlx5Sq { sq, owner: Owner::default(), max_datagram: u32::MAX };
@@ -147,6 +155,10 @@ impl SendOps for Mlx5Sq {
         }
         let destination = mlx5::Destination { av: *av, qpn: to.qpn, qkey: to.qkey.0 };
         self.sq.push_to(wr, mlx5::Target::Datagram(&destination))
+    }
+    #[inline(always)]
+    fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
+        self.sq.push_to(wr, mlx5::Target::Xrc { srqn: srqn.get() })
     }
     #[inline(always)]
     fn submit(&mut self) -> Result<(), PostError> {

@@ -14,6 +14,7 @@ mod device;
 mod device_memory;
 mod dmabuf;
 mod drain;
+mod endpoint;
 mod endpoint_text;
 mod events;
 mod fork;
@@ -35,8 +36,10 @@ mod pool;
 mod prepared;
 mod provider;
 mod qp;
+mod qp_control;
 mod qp_core;
 mod qp_type;
+mod reach;
 mod registry;
 mod route;
 mod scope;
@@ -45,9 +48,12 @@ mod srq;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transition;
+mod way;
 mod wc;
 mod window;
 mod window_post;
+mod xrc;
+mod xrc_post;
 
 pub use crate::uverbs::attr::{
     AddressVector, DeviceAttr, GidEntry, GidType, OdpCaps, PortAttr, PortState, QpAttr, QpCap, QpState, RssCaps, TmCaps,
@@ -62,12 +68,13 @@ pub use crate::uverbs::memory_wr::{FlushLevel, FlushPlacement, MwBinding};
 pub use crate::uverbs::object::{Leak, ObjectKind};
 pub use crate::uverbs::shared_receive_queue::SrqAttr;
 pub use crate::uverbs::types::{
-    Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, QKey, Qpn, Rkey,
+    Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, QKey, Qpn, Rkey, Srqn,
 };
 pub use crate::uverbs::wc::{Done, Source, Wc, WcError};
 pub use crate::uverbs::wr::{
     Inline, InlinePieces, Payload, PollError, PostError, RemoteAddr, Sge, WcOpcode, WcStatus, WrFlags,
 };
+pub use crate::uverbs::xrc::XrcdOpen;
 pub use access::AccessFlags;
 pub use ah::{AddressHandle, Destination};
 pub use attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer};
@@ -79,6 +86,7 @@ pub use datagram::{Datagram, DatagramError, GRH_BYTES, GrhKind, ReceivedGrh};
 pub use device::{Context, devices};
 pub use device_memory::DeviceMemory;
 pub use dmabuf::DmabufMr;
+pub use endpoint::{ConnectOptions, Endpoint};
 pub use endpoint_text::ParseEndpointError;
 pub use events::{AsyncEvent, AsyncEvents, SrqId, Subject};
 pub use fork::ForkPolicy;
@@ -91,12 +99,14 @@ pub use pages::{PageKind, Pages};
 pub use pd::Pd;
 pub use poll::Completions;
 pub use pool::{Pool, Slot, SlotError};
-pub use prepared::{ConnectError, ConnectOptions, Endpoint, PreparedQp, QpBuilder};
+pub use prepared::{ConnectError, PreparedQp, QpBuilder};
 pub use provider::{Any, Mlx5, Provider, Rxe};
 pub use qp::Qp;
-pub use qp_type::{Connected, QpType, Rc, Uc, Ud};
+pub use qp_type::{Connectable, Connected, QpType, Rc, Receives, Uc, Ud, XrcSend};
 pub use scope::Scope;
-pub use srq::{Srq, SrqBuilder};
+pub use srq::{Basic, Srq, SrqBuilder, SrqKind, Xrc};
 pub use transition::Transport;
 pub use wc::Completion;
 pub use window::{Mw, MwType};
+pub use xrc::{ConnectXrcError, PreparedXrcRecv, XrcRecvBuilder, XrcRecvQp, Xrcd};
+pub use xrc_post::ToSrq;

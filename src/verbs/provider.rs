@@ -14,7 +14,7 @@ use crate::uverbs::error::Error;
 use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
-use crate::uverbs::types::Qpn;
+use crate::uverbs::types::{Qpn, Srqn};
 use crate::uverbs::wc::Wc;
 use crate::uverbs::wr::{PollError, PostError, SendWr, Sge};
 use std::os::fd::BorrowedFd;
@@ -90,7 +90,7 @@ pub(crate) mod sealed {
         /// Makes it hold at least `cqe` completions, and keeps those that were not polled.
         fn resize_cq(context: &Arc<Ucontext>, handle: &Handle, cq: &mut Self::Cq, cqe: u32) -> Result<(), Error>;
 
-        fn create_srq(opened: &Opened, request: &CreateSrq<'_>) -> Result<NewSrq<Self::Rq>, Error>;
+        fn create_srq(opened: &Opened, request: &SrqRequest<'_>) -> Result<NewSrq<Self::Rq>, Error>;
 
         fn modify_srq(
             context: &Arc<Ucontext>,
@@ -108,6 +108,8 @@ pub(crate) mod sealed {
         fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
         /// As `push`, for a SEND on a datagram queue pair.
         fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError>;
+        /// As `push`, on the sending end of XRC, for a shared receive queue of the peer's.
+        fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError>;
         fn submit(&mut self) -> Result<(), PostError>;
         fn rollback(&mut self);
         fn remaining(&mut self) -> u32;
@@ -178,11 +180,20 @@ pub(crate) mod sealed {
         pub link: CqLink,
     }
 
+    /// What is asked of a provider for a shared receive queue.
+    pub struct SrqRequest<'a> {
+        pub create: CreateSrq<'a>,
+        /// Where the receives of an XRC queue complete.
+        pub xrc_cq: Option<&'a CqLink>,
+    }
+
     /// A shared receive queue just made.
     pub struct NewSrq<R> {
         pub handle: Handle,
         pub queue: R,
         pub link: SrqLink,
+        /// Its number, of XRC only.
+        pub srqn: Option<Srqn>,
     }
 
     /// What is asked of a provider for a queue pair.
@@ -220,9 +231,10 @@ pub(crate) mod sealed {
             rxe::resize_cq(context, handle, cq, cqe)
         }
 
-        fn create_srq(opened: &Opened, request: &CreateSrq<'_>) -> Result<NewSrq<RxeRq>, Error> {
-            let (handle, queue) = rxe::create_srq(opened.ucontext(), request)?;
-            Ok(NewSrq { handle, queue, link: SrqLink::Rxe })
+        fn create_srq(opened: &Opened, request: &SrqRequest<'_>) -> Result<NewSrq<RxeRq>, Error> {
+            let (handle, queue) = rxe::create_srq(opened.ucontext(), &request.create)?;
+            // The driver has no XRC, and so no domain for one.
+            Ok(NewSrq { handle, queue, link: SrqLink::Rxe, srqn: None })
         }
 
         fn modify_srq(
@@ -257,6 +269,9 @@ pub(crate) mod sealed {
             }
             let AnyAh::Rxe(ah) = &to.ah.wire else { return Err(PostError::ForeignPd) };
             RxeSq::push_to(self, wr, rxe::UdTo { ah, qpn: to.qpn.get(), qkey: to.qkey.0 })
+        }
+        fn push_xrc(&mut self, _: &SendWr<'_>, _: Srqn) -> Result<(), PostError> {
+            Err(PostError::NotOffered)
         }
         #[inline(always)]
         fn submit(&mut self) -> Result<(), PostError> {

@@ -8,8 +8,8 @@ use crate::target::Target;
 use crate::tests;
 use fastrand::Rng;
 use ironverbs::{
-    AddressHandle, Datagram, Error, Gid, GidEntry, GidIndex, GidType, GrhKind, Inline, InlinePieces, Lid, Path, Payload,
-    Pool, PostError, Psn, QKey, QpBuilder, QpState, QpUpdate, Ud, WcOpcode, WrFlags,
+    AddressHandle, Datagram, Error, Gid, GidEntry, GidIndex, GidType, GrhKind, Inline, InlinePieces, Lid, Path,
+    Payload, Pool, PostError, Psn, QKey, QpBuilder, QpState, QpUpdate, Ud, WcOpcode, WrFlags,
 };
 use std::net::IpAddr;
 

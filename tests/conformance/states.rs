@@ -7,8 +7,8 @@ use crate::target::Target;
 use crate::tests;
 use fastrand::Rng;
 use ironverbs::{
-    AccessFlags, AckTimeout, Endpoint, Error, Gid, Grh, Lid, LinkLayer, Mtu, Path, PostError, Psn, QKey, QpState, QpUpdate,
-    RnrTimer, WcStatus, WrFlags,
+    AccessFlags, AckTimeout, Endpoint, Error, Gid, Grh, Lid, LinkLayer, Mtu, Path, PostError, Psn, QKey, QpState,
+    QpUpdate, RnrTimer, WcStatus, WrFlags,
 };
 
 tests! {

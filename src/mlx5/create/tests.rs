@@ -28,7 +28,16 @@ const CAP: QpCap = QpCap { max_send_wr: 10, max_recv_wr: 20, max_send_sge: 2, ma
 
 fn qp_request<'a>(pd: &'a Handle, cq: &'a NewCq, cap: QpCap) -> CreateQp<'a> {
     let handle = &cq.object;
-    CreateQp { pd, send_cq: handle, recv_cq: handle, srq: None, qp_type: 2, sq_sig_all: false, cap, user_handle: 4 }
+    CreateQp {
+        domain: QpDomain::Pd(pd),
+        send_cq: Some(handle),
+        recv_cq: Some(handle),
+        srq: None,
+        qp_type: 2,
+        sq_sig_all: false,
+        cap,
+        user_handle: 4,
+    }
 }
 
 fn new_qp(context: &Mlx5Context, pd: &Handle, cq: &NewCq, cap: QpCap, from: ReceiveFrom) -> Result<NewQp, Error> {

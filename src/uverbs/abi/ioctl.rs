@@ -61,6 +61,7 @@ pub mod object {
     pub const AH: u16 = 6;
     pub const MR: u16 = 7;
     pub const MW: u16 = 8;
+    pub const XRCD: u16 = 10;
     pub const DM: u16 = 14;
     pub const ASYNC_EVENT: u16 = 16;
 }
@@ -117,6 +118,8 @@ pub mod method {
     pub const REG_DMABUF_MR: Method = on(object::MR, 4);
     #[doc(alias = "UVERBS_METHOD_MW_DESTROY")]
     pub const MW_DESTROY: Method = on(object::MW, 0);
+    #[doc(alias = "UVERBS_METHOD_XRCD_DESTROY")]
+    pub const XRCD_DESTROY: Method = on(object::XRCD, 0);
     #[doc(alias = "UVERBS_METHOD_DM_ALLOC")]
     pub const DM_ALLOC: Method = on(object::DM, 0);
     #[doc(alias = "UVERBS_METHOD_DM_FREE")]
@@ -251,10 +254,13 @@ pub mod attr {
     pub mod create_qp {
         /// New object.
         pub const HANDLE: u16 = 0;
+        /// Of the receiving end of XRC only, instead of protection domain and completion queues.
+        pub const XRCD_HANDLE: u16 = 1;
         pub const PD_HANDLE: u16 = 2;
         /// Optional.
         pub const SRQ_HANDLE: u16 = 3;
         pub const SEND_CQ_HANDLE: u16 = 4;
+        /// Not of the sending end of XRC.
         pub const RECV_CQ_HANDLE: u16 = 5;
         /// `u64`: comes back in events.
         pub const USER_HANDLE: u16 = 7;
@@ -274,6 +280,10 @@ pub mod attr {
         /// New object.
         pub const HANDLE: u16 = 0;
         pub const PD_HANDLE: u16 = 1;
+        /// Of an XRC queue only.
+        pub const XRCD_HANDLE: u16 = 2;
+        /// Where receives complete, of an XRC queue only.
+        pub const CQ_HANDLE: u16 = 3;
         /// `u64`: comes back in events.
         pub const USER_HANDLE: u16 = 4;
         /// `u32`: receives asked for.
@@ -288,6 +298,8 @@ pub mod attr {
         pub const RESP_MAX_WR: u16 = 11;
         /// `u32` out.
         pub const RESP_MAX_SGE: u16 = 12;
+        /// `u32` out, of an XRC queue only: its number.
+        pub const RESP_SRQ_NUM: u16 = 13;
     }
 
     pub mod async_event_alloc {

@@ -82,8 +82,9 @@ impl Qp {
 
     pub(super) fn deliver_write(&mut self, packet: Packet, part: Part, shared: &mut Shared) -> Result<(), Refused> {
         let Body::Write { remote, payload, imm, .. } = packet.body else { return Ok(()) };
+        let asker = self.remote_asker(shared, packet.xrc_srqn)?;
         if part.first {
-            self.may(shared, remote, Access::REMOTE_WRITE)?;
+            self.may(shared, asker, remote, Access::REMOTE_WRITE)?;
         }
         let (remote, done) = match &self.responder.message {
             Message::Write { remote, done } => (*remote, *done),
@@ -100,7 +101,7 @@ impl Qp {
             let to = (remote.rkey, remote.address.wrapping_add(done.into()));
             shared
                 .mkeys
-                .write(&*shared.memory, self.asker(), to, Access::REMOTE_WRITE, &payload)
+                .write(&*shared.memory, asker, to, Access::REMOTE_WRITE, &payload)
                 .map_err(|e| self.no_access(shared, e))?;
         }
         self.responder.message = if part.last { Message::None } else { Message::Write { remote, done: after } };

@@ -61,7 +61,7 @@ pub(super) struct Source {
 #[derive(Debug)]
 pub(super) enum Answer {
     Ack { psn: u32 },
-    Read { psn: u32, remote: Remote, sent: u32 },
+    Read { psn: u32, asker: Asker, remote: Remote, sent: u32 },
     Atomic { psn: u32, old: u64 },
     Rnr { psn: u32 },
     Nak { psn: u32, nak: Nak },
@@ -130,7 +130,7 @@ impl Qp {
                 }
                 return;
             }
-            _ => return self.receive_again(packet),
+            _ => return self.receive_again(packet, shared),
         }
         self.responder.nak_sent = false;
         let psn = packet.psn;
@@ -160,10 +160,11 @@ impl Qp {
     }
 
     /// A request that was executed before: only its answer is given again.
-    fn receive_again(&mut self, packet: Packet) {
+    fn receive_again(&mut self, packet: Packet, shared: &Shared) {
         let psn = packet.psn;
+        let Ok(asker) = self.remote_asker(shared, packet.xrc_srqn) else { return };
         let answer = match packet.body {
-            Body::ReadRequest { remote } => Answer::Read { psn, remote, sent: 0 },
+            Body::ReadRequest { remote } => Answer::Read { psn, asker, remote, sent: 0 },
             Body::AtomicRequest { .. } => match self.responder.atomics.iter().find(|(at, _)| *at == psn) {
                 Some((_, old)) => Answer::Atomic { psn, old: *old },
                 None => return,
@@ -178,19 +179,20 @@ impl Qp {
 
     fn execute(&mut self, packet: Packet, shared: &mut Shared) -> Result<(), Refused> {
         let (psn, ack_req) = (packet.psn, packet.ack_req);
+        let asker = self.remote_asker(shared, packet.xrc_srqn)?;
         let in_message = !matches!(self.responder.message, Message::None);
         match packet.body {
             Body::ReadRequest { remote } => {
                 self.may_hold_another(in_message)?;
-                self.may(shared, remote, Access::REMOTE_READ)?;
+                self.may(shared, asker, remote, Access::REMOTE_READ)?;
                 let packets = remote.len.div_ceil(self.attr.mtu_bytes).max(1);
                 self.responder.expected = psn::add(psn, packets);
-                self.responder.answers.push_back(Answer::Read { psn, remote, sent: 0 });
+                self.responder.answers.push_back(Answer::Read { psn, asker, remote, sent: 0 });
                 Ok(())
             }
             Body::AtomicRequest { remote, op } => {
                 self.may_hold_another(in_message)?;
-                let old = self.execute_atomic(shared, remote, op)?;
+                let old = self.execute_atomic(shared, asker, remote, op)?;
                 self.responder.expected = psn::add(psn, 1);
                 self.responder.atomics.push_back((psn, old));
                 if self.responder.atomics.len() > HISTORY {
@@ -219,8 +221,20 @@ impl Qp {
         Ok(())
     }
 
+    /// Whose memory a request may touch: that of the queue pair's protection domain; with XRC that of the shared receive queue's
+    /// which the request names.
+    pub(super) fn remote_asker(&self, shared: &Shared, xrc_srqn: u32) -> Result<Asker, Refused> {
+        if self.spec.xrcd.is_none() {
+            return Ok(self.asker());
+        }
+        match shared.srqs.get(&xrc_srqn).filter(|srq| srq.xrc.map(|x| x.xrcd) == self.spec.xrcd) {
+            Some(srq) => Ok(Asker { pd: srq.pd, qpn: self.qpn }),
+            None => Err(Refused::With(Nak::InvalidRequest, Some(Event::QpInvalidRequest { qpn: self.qpn }))),
+        }
+    }
+
     /// Whether the other side may touch the range. No range, no key.
-    pub(super) fn may(&self, shared: &mut Shared, remote: Remote, need: Access) -> Result<(), Refused> {
+    pub(super) fn may(&self, shared: &mut Shared, asker: Asker, remote: Remote, need: Access) -> Result<(), Refused> {
         if !self.attr.access.allows(need) {
             let event = Event::QpInvalidRequest { qpn: self.qpn };
             return Err(Refused::With(Nak::RemoteAccess, Some(event)));
@@ -228,7 +242,7 @@ impl Qp {
         if remote.len == 0 {
             return Ok(());
         }
-        shared.mkeys.check(self.asker(), key_range(remote), need).map_err(|e| self.no_access(shared, e))
+        shared.mkeys.check(asker, key_range(remote), need).map_err(|e| self.no_access(shared, e))
     }
 
     pub(super) fn no_access(&self, shared: &mut Shared, e: KeyError) -> Refused {
@@ -236,15 +250,21 @@ impl Qp {
         Refused::With(Nak::RemoteAccess, Some(Event::QpAccess { qpn: self.qpn }))
     }
 
-    fn execute_atomic(&self, shared: &mut Shared, remote: Remote, op: Atomic) -> Result<u64, Refused> {
+    fn execute_atomic(
+        &self,
+        shared: &mut Shared,
+        asker: Asker,
+        remote: Remote,
+        op: Atomic,
+    ) -> Result<u64, Refused> {
         if !remote.address.is_multiple_of(8) {
             let event = Event::QpInvalidRequest { qpn: self.qpn };
             return Err(Refused::With(Nak::InvalidRequest, Some(event)));
         }
-        self.may(shared, remote, Access::REMOTE_ATOMIC)?;
+        self.may(shared, asker, remote, Access::REMOTE_ATOMIC)?;
         let mut old = None;
         let memory = std::sync::Arc::clone(&shared.memory);
-        let done = shared.mkeys.runs(self.asker(), key_range(remote), Access::REMOTE_ATOMIC, &mut |bus, _| {
+        let done = shared.mkeys.runs(asker, key_range(remote), Access::REMOTE_ATOMIC, &mut |bus, _| {
             old = Some(memory.fetch_update(bus, &mut |old| op.apply(old))?);
             Ok(())
         });
@@ -264,21 +284,21 @@ impl Qp {
                     self.emit(shared, psn, false, false, Body::RnrNak { timer });
                 }
                 Answer::Nak { psn, nak } => self.emit(shared, psn, false, false, Body::Nak(nak)),
-                Answer::Read { psn, remote, sent } => {
+                Answer::Read { psn, asker, remote, sent } => {
                     let n = (remote.len - sent).min(self.attr.mtu_bytes);
                     let range =
                         KeyRange { key: remote.rkey, address: remote.address.wrapping_add(sent.into()), len: n.into() };
                     let payload = if n == 0 {
                         Ok(vec![])
                     } else {
-                        shared.mkeys.read(&*shared.memory, self.asker(), range, Access::REMOTE_READ)
+                        shared.mkeys.read(&*shared.memory, asker, range, Access::REMOTE_READ)
                     };
                     match payload {
                         Ok(payload) => {
                             self.emit(shared, psn, false, false, Body::ReadResponse { payload });
                             let sent = sent + n;
                             if sent < remote.len {
-                                let rest = Answer::Read { psn: psn::add(psn, 1), remote, sent };
+                                let rest = Answer::Read { psn: psn::add(psn, 1), asker, remote, sent };
                                 self.responder.answers.push_front(rest);
                             }
                         }

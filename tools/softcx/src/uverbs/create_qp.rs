@@ -101,9 +101,12 @@ impl File {
         };
         let event_file = state.async_file(wish.event_file)?;
         let qpn = self.with(|d| d.create_qp(spec)).map_err(errno)?;
+        if let Some(xrcd) = xrcd {
+            self.shared.domains().receiving.insert((self.id, qpn), (xrcd, 1));
+        }
         self.watch(Subject::Qp(qpn), wish.user_handle, None, event_file);
-        let what =
-            What::Qp { qpn, qp_type: wish.qp_type as u8, sig_all: wish.flags & SQ_SIG_ALL != 0, inline: wish.cap[4] };
+        let sig_all = wish.flags & SQ_SIG_ALL != 0;
+        let what = What::Qp { qpn, qp_type: wish.qp_type as u8, sig_all, inline: wish.cap[4], opened: false };
         let handle = state.insert(what, uses);
         // The register was the program's own choice.
         let driver = Response::new(ANSWER_BYTES).u32(0, u32::MAX).done();

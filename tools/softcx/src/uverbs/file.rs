@@ -44,7 +44,8 @@ pub(super) enum What {
     Mr { key: u32, iova: u64, len: u64 },
     Mw { key: u32 },
     Cq { cqn: u32 },
-    Qp { qpn: u32, qp_type: u8, sig_all: bool, inline: u32 },
+    /// Events of a handle that was opened, and not made, go nowhere.
+    Qp { qpn: u32, qp_type: u8, sig_all: bool, inline: u32, opened: bool },
     Srq { srqn: u32, max_wr: u32, max_sge: u32 },
     Ah,
     Xrcd { xrcd: u32, inode: Option<(u64, u64)> },
@@ -137,7 +138,7 @@ impl File {
         if state.is_used(handle) {
             return Err(Errno::EBUSY);
         }
-        let counts = self.undo(&state, handle, &what)?;
+        let counts = self.undo(&what)?;
         state.remove(handle);
         if let What::Uar { offset, .. } = what {
             state.pages.remove(&offset);
@@ -145,7 +146,7 @@ impl File {
         Ok(counts)
     }
 
-    fn undo(&self, state: &State, handle: u32, what: &What) -> Result<(u32, u32), Errno> {
+    fn undo(&self, what: &What) -> Result<(u32, u32), Errno> {
         let forget = |subject| self.router().remove(self.id, subject);
         match *what {
             What::Pd { pd } => self.with(|d| d.dealloc_pd(pd)).map_err(errno)?,
@@ -154,12 +155,14 @@ impl File {
                 self.with(|d| d.destroy_cq(cqn)).map_err(errno)?;
                 return Ok(forget(Subject::Cq(cqn)));
             }
-            What::Qp { qpn, qp_type, .. } => {
-                if qp_type == XRC_TGT && state.is_open_twice(qpn, handle) {
-                    return Ok((0, 0));
+            What::Qp { qpn, qp_type, opened, .. } => {
+                // The events are the maker's, whoever goes last.
+                let counts = |opened: bool| if opened { (0, 0) } else { forget(Subject::Qp(qpn)) };
+                if qp_type == XRC_TGT && !self.shared.leave_receiving(self.id, qpn) {
+                    return Ok(counts(opened));
                 }
                 self.with(|d| d.destroy_qp(qpn)).map_err(errno)?;
-                return Ok(forget(Subject::Qp(qpn)));
+                return Ok(counts(opened));
             }
             What::Srq { srqn, .. } => {
                 self.with(|d| d.destroy_srq(srqn)).map_err(errno)?;
@@ -243,18 +246,6 @@ impl State {
 
     fn is_used(&self, handle: u32) -> bool {
         self.users.contains_key(&handle)
-    }
-
-    /// Another handle of the receiving end of XRC with that number.
-    fn is_open_twice(&self, qpn: u32, handle: u32) -> bool {
-        let same = |(h, o): (&u32, &Object)| *h != handle && matches!(o.what, What::Qp { qpn: q, .. } if q == qpn);
-        self.objects.iter().any(same)
-    }
-
-    /// The receiving end of XRC with that number.
-    pub fn xrc_target(&self, qpn: u32) -> Option<&What> {
-        let is_it = |w: &&What| matches!(w, What::Qp { qpn: q, qp_type: XRC_TGT, .. } if *q == qpn);
-        self.objects.values().map(|o| &o.what).find(is_it)
     }
 
     pub fn object(&self, handle: u32) -> Result<&What, Errno> {

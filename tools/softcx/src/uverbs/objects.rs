@@ -10,7 +10,7 @@ use crate::mkey::{Access, Mkey, Translation};
 use crate::port::PathGrh;
 use ironverbs::Errno;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Bits of a region's access flags (`enum ib_access_flags`).
 mod access {
@@ -182,8 +182,8 @@ impl File {
                 Some((file.dev(), file.ino()))
             }
         };
-        let mut domains = self.shared.domains.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = inode.and_then(|(dev, ino)| domains.get_mut(&(self.id, dev, ino)));
+        let mut domains = self.shared.domains();
+        let known = inode.and_then(|(dev, ino)| domains.open.get_mut(&(self.id, dev, ino)));
         let xrcd = match known {
             Some(_) if flags & EXCLUSIVE != 0 => return Err(Errno::EINVAL),
             Some((xrcd, count)) => {
@@ -194,7 +194,7 @@ impl File {
             None => {
                 let xrcd = self.with(|d| d.alloc_xrcd());
                 if let Some((dev, ino)) = inode {
-                    domains.insert((self.id, dev, ino), (xrcd, 1));
+                    domains.open.insert((self.id, dev, ino), (xrcd, 1));
                 }
                 xrcd
             }
@@ -205,25 +205,34 @@ impl File {
     }
 
     pub(super) fn close_xrcd(&self, xrcd: u32, inode: Option<(u64, u64)>) -> Result<(), Errno> {
-        let mut domains = self.shared.domains.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut domains = self.shared.domains();
         if let Some((dev, ino)) = inode
-            && let Some((_, count)) = domains.get_mut(&(self.id, dev, ino))
+            && let Some((_, count)) = domains.open.get_mut(&(self.id, dev, ino))
         {
             *count -= 1;
             if *count > 0 {
                 return Ok(());
             }
-            domains.remove(&(self.id, dev, ino));
+            domains.open.remove(&(self.id, dev, ino));
         }
         self.with(|d| d.dealloc_xrcd(xrcd)).map_err(errno)
     }
 
     /// OPEN_QP: another handle of an XRC receiving end.
     pub(super) fn open_qp(&self, request: Request<'_>) -> Result<Response, Errno> {
+        const XRC_TGT: u8 = 10;
         let mut state = self.state();
-        state.xrcd(request.u32(16))?;
-        let qpn = request.u32(20);
-        let what = state.xrc_target(qpn).cloned().ok_or(Errno::EINVAL)?;
+        let (xrcd, qpn) = (state.xrcd(request.u32(16)).map_err(|_| Errno::EINVAL)?, request.u32(20));
+        if request.u8(24) != XRC_TGT {
+            return Err(Errno::EINVAL);
+        }
+        let mut domains = self.shared.domains();
+        match domains.receiving.get_mut(&(self.id, qpn)) {
+            Some((of, handles)) if *of == xrcd => *handles += 1,
+            _ => return Err(Errno::EINVAL),
+        }
+        drop(domains);
+        let what = What::Qp { qpn, qp_type: XRC_TGT, sig_all: false, inline: 0, opened: true };
         let handle = state.insert(what, vec![request.u32(16)]);
         Ok(Response::new(32).u32(0, handle).u32(4, qpn))
     }

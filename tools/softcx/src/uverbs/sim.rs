@@ -47,8 +47,14 @@ pub(super) struct Shared {
     state: Mutex<HostState>,
 }
 
-/// Open XRC domains by device and file: domain, and how often it is open.
-pub(super) type Domains = HashMap<(DeviceId, u64, u64), (u32, u32)>;
+/// What several files of a device can share.
+#[derive(Default)]
+pub(super) struct Domains {
+    /// Open XRC domains by device and inode: domain, and how often it is open.
+    pub open: HashMap<(DeviceId, u64, u64), (u32, u32)>,
+    /// Receiving ends of XRC by device and number: the domain that each is in, and how many handles of it there are.
+    pub receiving: HashMap<(DeviceId, u32), (u32, u32)>,
+}
 
 #[derive(Default)]
 struct HostState {
@@ -210,6 +216,22 @@ impl Shared {
     pub fn has_net_raw(&self) -> bool {
         let set = self.state().net_raw;
         set.unwrap_or_else(|| effective_capabilities() >> CAP_NET_RAW & 1 != 0)
+    }
+
+    pub fn domains(&self) -> MutexGuard<'_, Domains> {
+        self.domains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives up a handle of a receiving end of XRC. Whether it was the last one.
+    pub fn leave_receiving(&self, id: DeviceId, qpn: u32) -> bool {
+        let mut domains = self.domains();
+        let Some((_, handles)) = domains.receiving.get_mut(&(id, qpn)) else { return true };
+        *handles -= 1;
+        let is_last = *handles == 0;
+        if is_last {
+            domains.receiving.remove(&(id, qpn));
+        }
+        is_last
     }
 
     /// Counts a command, and refuses it if it is the one.
