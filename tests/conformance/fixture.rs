@@ -14,7 +14,7 @@ use fastrand::Rng;
 use ironverbs::{
     AccessFlags, AckTimeout, Any, CompChannel, ConnectOptions, Connected, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd,
     PortNum, PostError, PreparedQp, Psn, QKey, Qp, QpBuilder, QpType, Rc, Receives, RecvBatch, RecvHalf, RemoteAddr,
-    SendBatch, SendHalf, Sge, Srq, Uc, Ud, Wc, WcOpcode, WcStatus,
+    SendBatch, SendHalf, Sge, Srq, SrqKind, Uc, Ud, Wc, WcOpcode, WcStatus,
 };
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -441,8 +441,8 @@ pub fn try_recv<T: Receives, R>(
 }
 
 /// Posts a batch of receives to a shared receive queue.
-pub fn try_recv_shared<R>(
-    srq: &mut Srq,
+pub fn try_recv_shared<K: SrqKind, R>(
+    srq: &mut Srq<Any, K>,
     fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>,
 ) -> Result<R, PostError> {
     submit_recv(srq.recv_batch(), fill)

@@ -34,6 +34,7 @@ mod threads;
 mod transitions;
 mod volume;
 mod windows;
+mod xrc;
 
 fn main() -> std::process::ExitCode {
     let code = harness::main(&[
@@ -59,6 +60,7 @@ fn main() -> std::process::ExitCode {
         limits::TESTS,
         memory::TESTS,
         windows::TESTS,
+        xrc::TESTS,
         persist::TESTS,
         threads::TESTS,
         volume::TESTS,

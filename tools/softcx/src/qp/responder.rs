@@ -250,13 +250,7 @@ impl Qp {
         Refused::With(Nak::RemoteAccess, Some(Event::QpAccess { qpn: self.qpn }))
     }
 
-    fn execute_atomic(
-        &self,
-        shared: &mut Shared,
-        asker: Asker,
-        remote: Remote,
-        op: Atomic,
-    ) -> Result<u64, Refused> {
+    fn execute_atomic(&self, shared: &mut Shared, asker: Asker, remote: Remote, op: Atomic) -> Result<u64, Refused> {
         if !remote.address.is_multiple_of(8) {
             let event = Event::QpInvalidRequest { qpn: self.qpn };
             return Err(Refused::With(Nak::InvalidRequest, Some(event)));

@@ -40,16 +40,42 @@ pub(super) struct Object {
 
 #[derive(Clone, Debug)]
 pub(super) enum What {
-    Pd { pd: u32 },
-    Mr { key: u32, iova: u64, len: u64 },
-    Mw { key: u32 },
-    Cq { cqn: u32 },
+    Pd {
+        pd: u32,
+    },
+    Mr {
+        key: u32,
+        iova: u64,
+        len: u64,
+    },
+    Mw {
+        key: u32,
+    },
+    Cq {
+        cqn: u32,
+    },
     /// Events of a handle that was opened, and not made, go nowhere.
-    Qp { qpn: u32, qp_type: u8, sig_all: bool, inline: u32, opened: bool },
-    Srq { srqn: u32, max_wr: u32, max_sge: u32 },
+    Qp {
+        qpn: u32,
+        qp_type: u8,
+        sig_all: bool,
+        inline: u32,
+        opened: bool,
+    },
+    Srq {
+        srqn: u32,
+        max_wr: u32,
+        max_sge: u32,
+    },
     Ah,
-    Xrcd { xrcd: u32, inode: Option<(u64, u64)> },
-    Uar { page: u32, offset: u64 },
+    Xrcd {
+        xrcd: u32,
+        inode: Option<(u64, u64)>,
+    },
+    Uar {
+        page: u32,
+        offset: u64,
+    },
 }
 
 impl What {
