@@ -6,7 +6,7 @@ use fastrand::Rng;
 use ironverbs::sys::Sys;
 use ironverbs::{
     AccessFlags, AckTimeout, AddressHandle, Any, Connected, Context, Cq, Mr, Pd, PreparedQp, Psn, QKey, Qp, QpBuilder,
-    QpType, Rc, Srq, Uc, Ud,
+    Rc, Receives, Srq, Uc, Ud,
 };
 use softcx::{DeviceId, Disturbance, SimDevice, SimHost};
 use std::time::Duration;
@@ -225,7 +225,7 @@ impl World {
         Pair::new(spec.clone(), place, ends)
     }
 
-    fn prepare<T: QpType>(&self, spec: &PairSpec, side: usize, builder: QpBuilder<'_, Any, T>) -> PreparedQp<Any, T> {
+    fn prepare<T: Receives>(&self, spec: &PairSpec, side: usize, builder: QpBuilder<'_, Any, T>) -> PreparedQp<Any, T> {
         let mut builder = builder
             .max_send_wr(spec.depth)
             .max_recv_wr(spec.depth)
