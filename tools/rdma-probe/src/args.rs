@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::decode::{self, QpLayout};
 use crate::failure::{EXIT_CODES, Failure, Kind};
 use crate::sim::SimLink;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -31,8 +32,8 @@ pub struct Global {
     /// Print JSON instead of text; with =FILE, write JSON there and still print text
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub json: Option<PathBuf>,
-    /// Write every kernel command, decoded and with its time, to standard error, or with =FILE there; of a ping also its
-    /// work queue entries and completions, as far as the device shows them
+    /// Write every kernel command, decoded and with its time, to standard error, or with =FILE there; of a ping
+    /// through an mlx5 or a simulated device also its work queue entries and completions
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub trace: Option<PathBuf>,
     /// Use a simulated adapter in place of this host's devices: a software ConnectX on RoCE, or with =ib on InfiniBand. Two
@@ -62,6 +63,9 @@ pub enum Command {
     /// Print asynchronous events of a device, or of every device, as they come
     #[command(after_help = WATCH_NOTES)]
     Watch(Watch),
+    /// Tell what the bytes of mlx5 work queue entries (WQE) and completions (CQE) say, from a log, a file or standard input
+    #[command(after_help = DECODE_NOTES)]
+    Decode(Decode),
     /// Print the JSON schema of what --json prints
     #[command(after_help = EXIT_CODES)]
     Schema,
@@ -125,6 +129,60 @@ pub struct Watch {
     /// Stop after so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
+}
+
+const DECODE_NOTES: &str = concat!(
+    "Dumps are found in any text: lines of a kernel log (\"dump error cqe\"), of libmlx5 (\"got completion with error\"), of xxd,\n",
+    "hexdump -C and od -t x1, or plain digits. Bytes are in the order of memory; numbers in entries are big endian.\n",
+    "What an entry is, and of which type of queue pair, is guessed from its bytes where nobody says so: a receive without\n",
+    "an end of its list cannot be told from a send.\n\n",
+    "    rdma-probe decode 00000000 ... 00008813 08006214 0000f6d2\n",
+    "    dmesg | rdma-probe decode\n\n",
+    "Exit codes: 0 success, 2 usage, also where there is nothing to decode, 6 an entry is damaged or cut off, 8 output; see\n",
+    "rdma-probe --help.",
+);
+
+/// What to decode.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Decode {
+    /// Hexadecimal digits, or the name of a file, or - for standard input [default: -]
+    #[arg(value_name = "HEX|FILE")]
+    pub input: Vec<String>,
+    /// The entries are send work queue entries
+    #[arg(long, group = "what", visible_alias = "send-wqe")]
+    pub wqe: bool,
+    /// The entries are receives of a queue pair
+    #[arg(long, group = "what")]
+    pub recv_wqe: bool,
+    /// The entries are receives of a shared receive queue
+    #[arg(long, group = "what")]
+    pub srq_wqe: bool,
+    /// The entries are completions
+    #[arg(long, group = "what")]
+    pub cqe: bool,
+    /// Type of the queue pair, which shapes its sends
+    #[arg(long, value_enum)]
+    pub qp: Option<QpLayout>,
+    /// Bytes of an entry of the completion queue: 64 or 128
+    #[arg(long, value_name = "BYTES", value_parser = cqe_size)]
+    pub cqe_size: Option<u8>,
+}
+
+impl Decode {
+    /// What the entries are, if it was said.
+    pub fn kind(&self) -> Option<decode::Kind> {
+        let said = [
+            (self.wqe, decode::Kind::SendWqe),
+            (self.recv_wqe, decode::Kind::RecvWqe),
+            (self.srq_wqe, decode::Kind::SrqWqe),
+            (self.cqe, decode::Kind::Cqe),
+        ];
+        said.into_iter().find(|(said, _)| *said).map(|(_, kind)| kind)
+    }
+}
+
+fn cqe_size(text: &str) -> Result<u8, String> {
+    text.parse().ok().filter(|size| matches!(size, 64 | 128)).ok_or_else(|| "64 or 128".to_owned())
 }
 
 const PING_NOTES: &str = concat!(

@@ -2,10 +2,12 @@
 
 use crate::buffers::CheckOutcome;
 use crate::failure::{Failure, Kind};
+use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::sim::Sim;
 use crate::stats::LatencySummary;
 use crate::stop::Stop;
+use crate::trace::Rings;
 use crate::wait::{Deadline, Ready, wait};
 use ironverbs::{CompChannel, Cq, WcError, WcStatus};
 use nix::poll::PollFlags;
@@ -73,24 +75,60 @@ pub trait Player {
 /// measured until then stays.
 ///
 /// A simulated device does its work in between, or in a thread of its own where the ends sleep.
-pub fn run<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop, sim: Option<&Sim>) -> Result<(), Failure> {
+pub fn run<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop, machine: &Machine) -> Result<(), Failure> {
+    match machine.rings() {
+        // Two copies of the loops, so that a ping that is not traced pays nothing.
+        None => run_watched(ends, silence, stop, machine.sim(), &mut ()),
+        Some(rings) => run_watched(ends, silence, stop, machine.sim(), &mut *rings.borrow_mut()),
+    }
+}
+
+/// Looks at what was posted and completed, after each step.
+trait Witness {
+    fn look(&mut self);
+}
+
+impl Witness for () {
+    #[inline]
+    fn look(&mut self) {}
+}
+
+impl Witness for Rings {
+    fn look(&mut self) {
+        Rings::look(self);
+    }
+}
+
+fn run_watched<P: Player>(
+    ends: &mut [P],
+    silence: Duration,
+    stop: &Stop,
+    sim: Option<&Sim>,
+    witness: &mut impl Witness,
+) -> Result<(), Failure> {
     let begin = Instant::now();
     ends.iter_mut().for_each(|end| end.begin(begin));
     match (ends.iter().all(|end| end.channel().is_some()), sim) {
         (true, sim) => {
             let _engine = sim.map(Sim::run);
-            run_sleeping(ends, silence, stop, &mut Company::new(sim, ends.len()))
+            let mut company = Company::new(sim, ends.len());
+            run_sleeping(ends, silence, stop, &mut company, witness)
         }
-        (false, None) => run_polling(ends, silence, stop),
-        (false, Some(sim)) => run_stepping(ends, silence, stop, sim),
+        (false, None) => run_polling(ends, silence, stop, witness),
+        (false, Some(sim)) => run_stepping(ends, silence, stop, sim, witness),
     }
 }
 
-fn run_polling<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Result<(), Failure> {
+fn run_polling<P: Player>(
+    ends: &mut [P],
+    silence: Duration,
+    stop: &Stop,
+    witness: &mut impl Witness,
+) -> Result<(), Failure> {
     let mut progress = progress(ends);
     let mut quiet = Quiet::new(silence);
     while !all_done(ends) {
-        if step_all(ends, &mut progress)? {
+        if step_all(ends, &mut progress, witness)? {
             quiet.ended();
         } else {
             quiet.goes_on()?;
@@ -104,7 +142,13 @@ fn run_polling<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Res
 
 /// As [`run_polling`], with a device that works when it is asked to: in one thread, neither waits for the other to be
 /// given a processor.
-fn run_stepping<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop, sim: &Sim) -> Result<(), Failure> {
+fn run_stepping<P: Player>(
+    ends: &mut [P],
+    silence: Duration,
+    stop: &Stop,
+    sim: &Sim,
+    witness: &mut impl Witness,
+) -> Result<(), Failure> {
     let mut progress = progress(ends);
     let mut deadline = Deadline::after(silence);
     let mut company = Company::new(Some(sim), ends.len());
@@ -112,7 +156,7 @@ fn run_stepping<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop, sim: 
         if stop.asked() {
             return Err(Failure::interrupted());
         }
-        let moved = step_all(ends, &mut progress)?;
+        let moved = step_all(ends, &mut progress, witness)?;
         if moved {
             deadline = Deadline::after(silence);
         }
@@ -209,6 +253,7 @@ fn run_sleeping<P: Player>(
     silence: Duration,
     stop: &Stop,
     company: &mut Company<'_>,
+    witness: &mut impl Witness,
 ) -> Result<(), Failure> {
     let mut progress = progress(ends);
     let mut deadline = Deadline::after(silence);
@@ -218,7 +263,7 @@ fn run_sleeping<P: Player>(
             return Err(Failure::interrupted());
         }
         // A completion before the arm is found here; one after it raises an event.
-        if step_all(ends, &mut progress)? {
+        if step_all(ends, &mut progress, witness)? {
             deadline = Deadline::after(silence);
             continue;
         }
@@ -238,10 +283,12 @@ fn run_sleeping<P: Player>(
 }
 
 #[inline]
-fn step_all<P: Player>(ends: &mut [P], progress: &mut Progress) -> Result<bool, Failure> {
+fn step_all<P: Player>(ends: &mut [P], progress: &mut Progress, witness: &mut impl Witness) -> Result<bool, Failure> {
     let mut moved = false;
     for end in ends.iter_mut() {
-        if end.step()? {
+        let stepped = end.step();
+        witness.look();
+        if stepped? {
             moved = true;
             if let Some(now) = end.last_arrival() {
                 progress.update(now, end.completed());

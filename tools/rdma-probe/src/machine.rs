@@ -3,37 +3,56 @@
 use crate::choose;
 use crate::failure::{Failure, Kind};
 use crate::sim::{Sim, SimLink};
-use crate::trace::Lines;
+use crate::trace::{self, Lines, Rings};
 use ironverbs::DeviceInfo;
-use ironverbs::sys::{Linux, Sys, Trace};
+use ironverbs::sys::{Linux, Record, Sys, Trace};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Where devices are.
 pub struct Machine {
     sys: Arc<dyn Sys>,
     sim: Option<Sim>,
+    /// What a trace shows of the rings of a real device.
+    rings: Option<RefCell<Rings>>,
 }
 
 impl Machine {
     /// This host.
     pub fn real() -> Self {
-        Self { sys: Arc::new(Linux::new()), sim: None }
+        Self { sys: Arc::new(Linux::new()), sim: None, rings: None }
     }
 
     /// A machine with one simulated device, whose addresses are those of `place` in the simulated network.
     pub fn simulated(link: SimLink, place: u16) -> Self {
         let sim = Sim::new(link, place);
-        Self { sys: sim.sys(), sim: Some(sim) }
+        Self { sys: sim.sys(), sim: Some(sim), rings: None }
     }
 
-    /// The same, with every command of its devices written to `lines`.
-    pub fn traced(self, lines: &Lines) -> Self {
-        let lines = lines.clone();
+    /// The same, with every command of its devices written to `lines`; of a simulated device also what it reads from rings
+    /// and writes there.
+    pub fn traced(mut self, lines: &Lines) -> Self {
+        let to = lines.clone();
+        self.sys = Trace::new(move |line| to.put(line)).wrap_sys(self.sys);
         if let Some(sim) = &self.sim {
-            let lines = lines.clone();
-            sim.tap(move |tapped| lines.put(format_args!("{:x?}", tapped.entry)));
+            let to = lines.clone();
+            sim.tap(move |tapped| to.put(trace::entry(tapped)));
         }
-        Self { sys: Trace::new(move |line| lines.put(line)).wrap_sys(self.sys), sim: self.sim }
+        self
+    }
+
+    /// The same, with the rings of its devices read while a ping runs, and what is new there written to `lines`. For
+    /// devices that do not show it themselves.
+    pub fn with_rings(mut self, lines: &Lines) -> Self {
+        let record = Record::new();
+        self.sys = record.wrap_sys(self.sys);
+        self.rings = Some(RefCell::new(Rings::new(record, lines.clone())));
+        self
+    }
+
+    /// The rings that are to be looked at.
+    pub fn rings(&self) -> Option<&RefCell<Rings>> {
+        self.rings.as_ref()
     }
 
     /// Where to open devices.

@@ -5,6 +5,7 @@ mod attributes;
 mod buffers;
 mod caps;
 mod choose;
+mod decode;
 mod defaults;
 mod end;
 mod engine;
@@ -62,22 +63,31 @@ fn main() -> ExitCode {
 }
 
 fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
-    let simulated = global.sim.is_some() && !matches!(command, Command::Schema);
+    let simulated = global.sim.is_some() && !matches!(command, Command::Schema | Command::Decode(_));
     let mut output = Output::open(global.json.as_deref(), simulated)?;
     let lines = global.trace.as_deref().map(Lines::open).transpose()?;
-    if let Command::Schema = command {
-        return output.text(output::SCHEMA);
+    match &command {
+        Command::Schema => return output.text(output::SCHEMA),
+        Command::Decode(args) => {
+            let (report, result) = decode::decode(args);
+            if let Some(report) = &report {
+                output.text(report)?;
+            }
+            return end(&mut output, report, result);
+        }
+        _ => {}
     }
     let machine = match global.sim {
         Some(link) => Machine::simulated(link, place_of(&command)),
         None => Machine::real(),
     };
     let machine = match &lines {
-        Some(lines) => machine.traced(lines),
+        Some(lines) if machine.is_simulated() => machine.traced(lines),
+        Some(lines) => machine.with_rings(lines).traced(lines),
         None => machine,
     };
     match command {
-        Command::Schema => Ok(()),
+        Command::Schema | Command::Decode(_) => Ok(()),
         Command::List => finish(&mut output, machine.devices().map(|devices| list::ListReport::of(&devices))),
         Command::Info(args) => match machine.asked_for(args.device.as_deref()) {
             Err(failure) => end(&mut output, None::<info::InfoReport>, Err(failure)),

@@ -10,7 +10,7 @@ use crate::output::Output;
 use crate::payload::Role;
 use crate::ping_report::{CheckReport, PingAddress, PingReport, PingRole};
 use crate::place::Place;
-use crate::sim::{Meeting, Sim, meet};
+use crate::sim::{Meeting, meet};
 use crate::srq::SrqHalf;
 use crate::stats::Rate;
 use crate::stop::Stop;
@@ -35,8 +35,7 @@ pub fn ping(
         let meeting = machine.sim().filter(|_| is_server).map(|_| Meeting::open(args.port)).transpose()?;
         let listener = if is_server { Some(Listener::bind(args.bind, args.port)?) } else { None };
         let place = Place::open(machine, devices, args)?;
-        let sim = machine.sim();
-        let run = Run { place: &place, sim, meeting, output, stop, report: &mut report };
+        let run = Run { place: &place, meeting, output, stop, report: &mut report };
         match args.transport {
             Transport::Rc => run.run::<OneQp<Rc>>(listener),
             Transport::Uc => run.run::<OneQp<Uc>>(listener),
@@ -50,7 +49,6 @@ pub fn ping(
 /// A ping that runs.
 struct Run<'a> {
     place: &'a Place<'a>,
-    sim: Option<&'a Sim>,
     /// Where the network of a simulated server's client comes.
     meeting: Option<Meeting>,
     output: &'a mut Output,
@@ -68,10 +66,10 @@ impl Run<'_> {
     }
 
     fn client<H: Half>(self, host: &str) -> Result<(), Failure> {
-        let Self { place, sim, meeting: _, output, stop, report } = self;
+        let Self { place, meeting: _, output, stop, report } = self;
         let args = place.args;
         let conversation = Conversation::connect(host, args.port, limits(args), stop)?;
-        if let Some(sim) = sim {
+        if let Some(sim) = place.machine.sim() {
             meet(sim, args.port, conversation.local()?)?;
         }
         let peer = conversation.peer();
@@ -82,11 +80,11 @@ impl Run<'_> {
         let remote = conversation.client(&padded::<H>(half.addresses()))?;
         show_remote(output, report, &remote)?;
         let mut ends = [half.connect(place, &remote)?];
-        measure(&mut ends, args, sim, output, stop, report)
+        measure(&mut ends, place, output, stop, report)
     }
 
     fn server<H: Half>(self, listener: Listener) -> Result<(), Failure> {
-        let Self { place, sim, meeting, output, stop, report } = self;
+        let Self { place, meeting, output, stop, report } = self;
         let args = place.args;
         // Made before the client comes, so that what can go wrong here does so at once.
         let mut half = H::new(place, Role::Server, None)?;
@@ -96,7 +94,7 @@ impl Run<'_> {
         let mut conversation = listener.accept(limits(args), stop)?;
         report.peer_tcp = Some(conversation.peer().to_string());
         let remote = conversation.server_receive(H::RECORDS)?;
-        if let (Some(sim), Some(meeting)) = (sim, meeting) {
+        if let (Some(sim), Some(meeting)) = (place.machine.sim(), meeting) {
             meeting.join(sim, conversation.peer())?;
         }
         let gids = (half.addresses().first().map(|a| a.gid), remote.first().map(|a| a.gid).unwrap_or_default());
@@ -112,11 +110,11 @@ impl Run<'_> {
         let local = padded::<H>(half.addresses());
         let mut ends = [half.connect(place, &remote)?];
         conversation.server_answer(&local)?;
-        measure(&mut ends, args, sim, output, stop, report)
+        measure(&mut ends, place, output, stop, report)
     }
 
     fn loopback<H: Half>(self) -> Result<(), Failure> {
-        let Self { place, sim, meeting: _, output, stop, report } = self;
+        let Self { place, meeting: _, output, stop, report } = self;
         let client = H::new(place, Role::Client, None)?;
         let server = H::new(place, Role::Server, None)?;
         let (client_addresses, server_addresses) = (padded::<H>(client.addresses()), padded::<H>(server.addresses()));
@@ -124,7 +122,7 @@ impl Run<'_> {
         show_local(output, report, &client)?;
         show_remote(output, report, &server_addresses)?;
         let mut ends = [client.connect(place, &server_addresses)?, server.connect(place, &client_addresses)?];
-        measure(&mut ends, place.args, sim, output, stop, report)
+        measure(&mut ends, place, output, stop, report)
     }
 }
 
@@ -136,14 +134,14 @@ fn padded<H: Half>(mut addresses: Vec<Address>) -> Vec<Address> {
 
 fn measure<P: Player>(
     ends: &mut [P],
-    args: &Ping,
-    sim: Option<&Sim>,
+    place: &Place<'_>,
     output: &mut Output,
     stop: &Stop,
     report: &mut PingReport,
 ) -> Result<(), Failure> {
+    let args = place.args;
     let begin = Instant::now();
-    let result = engine::run(ends, args.timeout, stop, sim);
+    let result = engine::run(ends, args.timeout, stop, place.machine);
     let time = begin.elapsed();
     let done = ends.iter().map(P::completed).min().unwrap_or(0);
     report.completed_iterations = done;
@@ -152,7 +150,7 @@ fn measure<P: Player>(
     report.check = CheckReport::of(ends.iter().filter_map(P::check_outcome), args.size());
     // The queue pairs stay until the report is out: they still acknowledge the peer's last message.
     output.text(&report)?;
-    if let Some(sim) = sim {
+    if let Some(sim) = place.machine.sim() {
         sim.settle();
     }
     result.map_err(|failure| explain_silence(explain_loss(failure, args.transport), args))
@@ -188,6 +186,8 @@ fn report_of<H: Half>(place: &Place<'_>, role: PingRole, half: &H) -> PingReport
         format!("chosen: {}", reasons.join(", "))
     });
     let addresses = half.addresses();
+    let mut notes = args.notes();
+    notes.extend(place.untraced());
     PingReport {
         role,
         transport: args.transport,
@@ -203,7 +203,7 @@ fn report_of<H: Half>(place: &Place<'_>, role: PingRole, half: &H) -> PingReport
         rx_depth: args.rx_depth,
         queue_pairs: addresses.len() as u32,
         events: args.events,
-        simulated: place.simulated,
+        simulated: place.machine.is_simulated(),
         peer_tcp: None,
         local: PingAddress::from(&addresses.first().copied().unwrap_or_default()),
         remote: None,
@@ -211,7 +211,7 @@ fn report_of<H: Half>(place: &Place<'_>, role: PingRole, half: &H) -> PingReport
         rate: None,
         latency: None,
         check: None,
-        notes: args.notes(),
+        notes,
     }
 }
 

@@ -31,13 +31,13 @@ pub struct Place<'a> {
     /// Path MTU of a connection.
     pub mtu: Mtu,
     port: PortAttr,
-    /// Whether the device is a simulated one.
-    pub simulated: bool,
+    /// Whose device it is.
+    pub machine: &'a Machine,
 }
 
 impl<'a> Place<'a> {
     /// Opens the device, and looks whether it can do what was asked for.
-    pub fn open(machine: &Machine, devices: &[DeviceInfo], args: &'a Ping) -> Result<Self, Failure> {
+    pub fn open(machine: &'a Machine, devices: &[DeviceInfo], args: &'a Ping) -> Result<Self, Failure> {
         let device = choose::usable(devices, args.device.as_deref())?;
         let cannot_open = |e| Failure::from(e).during(format_args!("cannot open {}", device.name));
         let context = Context::open_on(&**machine.sys(), device).map_err(cannot_open)?;
@@ -45,8 +45,7 @@ impl<'a> Place<'a> {
         check_port(&context, args, &port)?;
         let mtu = path_mtu(args, &port)?;
         let pd = context.alloc_pd()?;
-        let simulated = machine.is_simulated();
-        Ok(Self { args, context, pd, port, mtu, simulated })
+        Ok(Self { args, context, pd, port, mtu, machine })
     }
 
     /// Whether peers are reached by GID only.
@@ -56,7 +55,20 @@ impl<'a> Place<'a> {
 
     /// Whether the device is a thread, of the kernel or of this process.
     pub fn is_software_device(&self) -> bool {
-        self.simulated || self.context.info().driver == Some(DriverId::RXE)
+        self.machine.is_simulated() || self.context.info().driver == Some(DriverId::RXE)
+    }
+
+    /// Why a trace shows no work queue entries, if it does not.
+    pub fn untraced(&self) -> Option<String> {
+        let driver = self.context.info().driver;
+        let wanted = self.machine.rings().is_some() && driver != Some(DriverId::MLX5);
+        let name = driver.and_then(DriverId::name).unwrap_or("unknown");
+        wanted.then(|| {
+            format!(
+                "--trace shows commands only: work queue entries and completions of driver {name} have another format than \
+                 those of mlx5, which rdma-probe decode knows"
+            )
+        })
     }
 
     /// Bytes of a message to copy into its work request, or none.
@@ -96,7 +108,7 @@ impl<'a> Place<'a> {
         options.max_dest_rd_atomic = 1;
         options.min_rnr_timer = args.min_rnr_timer;
         options.rnr_retry = args.rnr_retry;
-        if self.simulated {
+        if self.machine.is_simulated() {
             // Nothing is lost here, but the other process may wait for a processor.
             options.timeout = AckTimeout::from_code(PATIENT_ACK_TIMEOUT).unwrap_or(options.timeout);
         }

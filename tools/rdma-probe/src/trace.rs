@@ -1,7 +1,13 @@
 //! Where traces go: lines with the time, from any thread.
 
+mod rings;
+
+pub use rings::Rings;
+
+use crate::decode::{Decoded, Kind, Layout};
 use crate::failure::Failure;
 use crate::output;
+use softcx::{Entry, QpKind, Tapped};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
@@ -32,5 +38,28 @@ impl Lines {
         let line = format!("{:12.6} {line}\n", self.start.elapsed().as_secs_f64());
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = to.write_all(line.as_bytes());
+    }
+}
+
+/// A line about an entry that a simulated device has read or is about to write.
+pub fn entry(tapped: &Tapped<'_>) -> String {
+    let device = tapped.device;
+    match tapped.entry {
+        Entry::Send { qpn, kind, bytes, .. } => {
+            let layout = match kind {
+                QpKind::Ud => Layout::Datagram,
+                QpKind::XrcIni => Layout::Xrc,
+                _ => Layout::Connected,
+            };
+            format!("{device} QP {qpn:#x} send WQE: {}", Decoded::of(Kind::SendWqe, Some(layout), bytes).line())
+        }
+        Entry::Receive { number, linked, index, bytes } => {
+            let (queue, kind) = if linked { ("SRQ", Kind::SrqWqe) } else { ("QP", Kind::RecvWqe) };
+            format!("{device} {queue} {number:#x} receive WQE {index}: {}", Decoded::of(kind, None, bytes).line())
+        }
+        Entry::Completion { cqn, bytes, .. } => {
+            format!("{device} CQ {cqn:#x} CQE: {}", Decoded::of(Kind::Cqe, None, bytes).line())
+        }
+        _ => format!("{device}: {:x?}", tapped.entry),
     }
 }

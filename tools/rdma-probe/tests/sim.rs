@@ -370,3 +370,21 @@ fn commands_are_traced() {
         assert!(time.parse::<f64>().is_ok(), "{line}");
     }
 }
+
+#[test]
+fn every_entry_of_a_ping_is_traced_with_its_time() {
+    let path = std::env::temp_dir().join(format!("rdma-probe-trace-{}", fresh_port()));
+    let to_file = format!("--trace={}", path.display());
+    for (transport, more) in [("rc", "ctrl opcode=0xa"), ("ud", "av qkey=0x11111111"), ("srq", "next next_wqe_index=")]
+    {
+        expect(run(["ping", "--sim", "--loopback", "-n", "32", "-r", "64", "-t", transport, &to_file]), 0);
+        let trace = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let times: Vec<f64> = trace.lines().map(|l| l.split_whitespace().next().unwrap().parse().unwrap()).collect();
+        assert!(times.is_sorted(), "{trace}");
+        let count = |what: &str| trace.lines().filter(|line| line.contains(what)).count();
+        assert_eq!((count("send WQE: SEND,"), count("CQE: received SEND,")), (64, 64), "{transport}");
+        assert!(count("receive WQE") >= 64 && count("CQE: send done: SEND,") >= 4, "{transport}: {trace}");
+        assert!(count(more) >= 32 && count("QP.CREATE ") >= 2, "{transport}: {trace}");
+    }
+}
