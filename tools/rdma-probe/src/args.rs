@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::decode::{self, QpLayout};
+use crate::decode::args::{Decode, NOTES as DECODE_NOTES};
 use crate::failure::{EXIT_CODES, Failure, Kind};
 use crate::sim::SimLink;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -129,60 +129,6 @@ pub struct Watch {
     /// Stop after so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
-}
-
-const DECODE_NOTES: &str = concat!(
-    "Dumps are found in any text: lines of a kernel log (\"dump error cqe\"), of libmlx5 (\"got completion with error\"), of xxd,\n",
-    "hexdump -C and od -t x1, or plain digits. Bytes are in the order of memory; numbers in entries are big endian.\n",
-    "What an entry is, and of which type of queue pair, is guessed from its bytes where nobody says so: a receive without\n",
-    "an end of its list cannot be told from a send.\n\n",
-    "    rdma-probe decode 00000000 ... 00008813 08006214 0000f6d2\n",
-    "    dmesg | rdma-probe decode\n\n",
-    "Exit codes: 0 success, 2 usage, also where there is nothing to decode, 6 an entry is damaged or cut off, 8 output; see\n",
-    "rdma-probe --help.",
-);
-
-/// What to decode.
-#[derive(Clone, Debug, Default, Args)]
-pub struct Decode {
-    /// Hexadecimal digits, or the name of a file, or - for standard input [default: -]
-    #[arg(value_name = "HEX|FILE")]
-    pub input: Vec<String>,
-    /// The entries are send work queue entries
-    #[arg(long, group = "what", visible_alias = "send-wqe")]
-    pub wqe: bool,
-    /// The entries are receives of a queue pair
-    #[arg(long, group = "what")]
-    pub recv_wqe: bool,
-    /// The entries are receives of a shared receive queue
-    #[arg(long, group = "what")]
-    pub srq_wqe: bool,
-    /// The entries are completions
-    #[arg(long, group = "what")]
-    pub cqe: bool,
-    /// Type of the queue pair, which shapes its sends
-    #[arg(long, value_enum)]
-    pub qp: Option<QpLayout>,
-    /// Bytes of an entry of the completion queue: 64 or 128
-    #[arg(long, value_name = "BYTES", value_parser = cqe_size)]
-    pub cqe_size: Option<u8>,
-}
-
-impl Decode {
-    /// What the entries are, if it was said.
-    pub fn kind(&self) -> Option<decode::Kind> {
-        let said = [
-            (self.wqe, decode::Kind::SendWqe),
-            (self.recv_wqe, decode::Kind::RecvWqe),
-            (self.srq_wqe, decode::Kind::SrqWqe),
-            (self.cqe, decode::Kind::Cqe),
-        ];
-        said.into_iter().find(|(said, _)| *said).map(|(_, kind)| kind)
-    }
-}
-
-fn cqe_size(text: &str) -> Result<u8, String> {
-    text.parse().ok().filter(|size| matches!(size, 64 | 128)).ok_or_else(|| "64 or 128".to_owned())
 }
 
 const PING_NOTES: &str = concat!(
@@ -417,106 +363,4 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-    use clap::error::ErrorKind;
-
-    fn parse(line: &str) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(line.split_whitespace())
-    }
-
-    fn ping(line: &str) -> Ping {
-        match parse(line).unwrap().command {
-            Command::Ping(ping) => ping,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_definition_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn defaults_are_those_of_ibv_rc_pingpong() {
-        let p = ping("rdma-probe ping");
-        assert_eq!((p.port, p.size(), p.iters, p.rx_depth, p.sl), (18515, 4096, 1000, 500, 0));
-        assert_eq!((p.ib_port, p.events, p.check, p.host), (PortNum::ONE, false, false, None));
-    }
-
-    #[test]
-    fn options_of_ibv_rc_pingpong_are_understood() {
-        let short = ping("rdma-probe ping -d rxe0 -p 99 -i 2 -g 1 -s 64 -n 7 -r 3 -m 2048 -l 4 -e -c host");
-        let long = ping(
-            "rdma-probe ping --ib-dev=rxe0 --port=99 --ib-port=2 --gid-idx=1 --size=64 --iters=7 --rx-depth=3 --mtu=2048 \
-             --sl=4 --events --chk host",
-        );
-        assert_eq!(format!("{short:?}"), format!("{long:?}"));
-        assert_eq!((short.gid_index, short.mtu), (Some(1), Some(Mtu::B2048)));
-        assert_eq!(short.host.as_deref(), Some("host"));
-    }
-
-    #[test]
-    fn sizes() {
-        for (text, bytes) in [("1", 1), ("64", 64), ("4k", 4096), ("1M", 1 << 20), ("2G", 1 << 31)] {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        for text in ["0", "", "k", "-1", "0x40", "2147483649", "3G", "18446744073709551615G", "ü"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn deadlines_are_finite_and_positive() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["0", "-1", "nan", "inf", "1e9", "x"] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn wrong_values_are_usage_errors() {
-        for line in [
-            "rdma-probe",
-            "rdma-probe frobnicate",
-            "rdma-probe ping -i 0",
-            "rdma-probe ping -m 1500",
-            "rdma-probe ping -n 0",
-            "rdma-probe ping -r 0",
-            "rdma-probe ping -l 16",
-            "rdma-probe ping -g 256",
-            "rdma-probe ping -p 0",
-            "rdma-probe ping host --loopback",
-            "rdma-probe ping host --bind 0.0.0.0",
-            "rdma-probe list extra",
-        ] {
-            let e = parse(line).unwrap_err();
-            assert_eq!(e.exit_code(), 2, "{line}: {e}");
-        }
-        assert_eq!(parse("rdma-probe --help").unwrap_err().kind(), ErrorKind::DisplayHelp);
-    }
-
-    #[test]
-    fn a_simulated_link_is_roce_unless_said_otherwise() {
-        let sim = |line| parse(line).unwrap().global.sim;
-        assert_eq!(sim("rdma-probe list"), None);
-        assert_eq!(sim("rdma-probe list --sim"), Some(SimLink::Roce));
-        assert_eq!(sim("rdma-probe --sim=ib list"), Some(SimLink::Ib));
-        // Without the equals sign, the next word is the host.
-        assert_eq!(ping("rdma-probe ping --sim host").host.as_deref(), Some("host"));
-        assert_eq!(ping("rdma-probe ping --trace host").host.as_deref(), Some("host"));
-        assert_eq!(parse("rdma-probe list --sim=opa").unwrap_err().exit_code(), 2);
-    }
-
-    #[test]
-    fn json_goes_to_standard_output_or_a_file() {
-        let json = |line| parse(line).unwrap().global.json;
-        assert_eq!(json("rdma-probe list"), None);
-        assert_eq!(json("rdma-probe list --json"), Some("-".into()));
-        assert_eq!(json("rdma-probe --json list"), Some("-".into()));
-        assert_eq!(json("rdma-probe info --json=out.json rxe0"), Some("out.json".into()));
-        // The value needs the equals sign, so a device's name is never taken for a file.
-        assert_eq!(json("rdma-probe info --json rxe0"), Some("-".into()));
-    }
-}
+mod tests;

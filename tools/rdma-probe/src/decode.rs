@@ -3,6 +3,7 @@
 //! Fields are found by the tables of the software ConnectX (`softcx::bits`), not by the library's: a decoder that shared
 //! those with the provider that writes the entries would agree with its mistakes.
 
+pub mod args;
 mod cause;
 mod completion;
 mod field;
@@ -15,9 +16,8 @@ pub use cause::Cause;
 pub use field::Field;
 pub use send::Layout;
 
-use crate::args::Decode;
 use crate::failure::{Failure, Kind as FailureKind};
-use clap::ValueEnum;
+use args::Decode;
 use field::{Fields, Hex};
 use serde::Serialize;
 use std::fmt;
@@ -51,29 +51,6 @@ impl fmt::Display for Kind {
             Self::SrqWqe => "shared receive WQE",
             Self::Cqe => "CQE",
         })
-    }
-}
-
-/// Type of a queue pair, as far as it shapes its entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum QpLayout {
-    /// Reliable connection
-    Rc,
-    /// Unreliable connection
-    Uc,
-    /// Unreliable datagram
-    Ud,
-    /// Initiator of an extended reliable connection
-    Xrc,
-}
-
-impl From<QpLayout> for Layout {
-    fn from(qp: QpLayout) -> Self {
-        match qp {
-            QpLayout::Rc | QpLayout::Uc => Self::Connected,
-            QpLayout::Ud => Self::Datagram,
-            QpLayout::Xrc => Self::Xrc,
-        }
     }
 }
 

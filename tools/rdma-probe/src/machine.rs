@@ -15,18 +15,19 @@ pub struct Machine {
     sim: Option<Sim>,
     /// What a trace shows of the rings of a real device.
     rings: Option<RefCell<Rings>>,
+    lines: Option<Lines>,
 }
 
 impl Machine {
     /// This host.
     pub fn real() -> Self {
-        Self { sys: Arc::new(Linux::new()), sim: None, rings: None }
+        Self { sys: Arc::new(Linux::new()), sim: None, rings: None, lines: None }
     }
 
     /// A machine with one simulated device, whose addresses are those of `place` in the simulated network.
     pub fn simulated(link: SimLink, place: u16) -> Self {
         let sim = Sim::new(link, place);
-        Self { sys: sim.sys(), sim: Some(sim), rings: None }
+        Self { sys: sim.sys(), sim: Some(sim), rings: None, lines: None }
     }
 
     /// The same, with every command of its devices written to `lines`; of a simulated device also what it reads from rings
@@ -38,6 +39,7 @@ impl Machine {
             let to = lines.clone();
             sim.tap(move |tapped| to.put(trace::entry(tapped)));
         }
+        self.lines = Some(lines.clone());
         self
     }
 
@@ -68,6 +70,15 @@ impl Machine {
     /// Whether no hardware and no kernel is involved.
     pub fn is_simulated(&self) -> bool {
         self.sim.is_some()
+    }
+
+    /// Lets a simulated device finish what it has begun, and tells a trace what it saw go wrong.
+    pub fn settle(&self) {
+        let Some(sim) = &self.sim else { return };
+        sim.settle();
+        if let Some(lines) = &self.lines {
+            sim.take_reports().iter().for_each(|report| lines.put(format_args!("the device reports: {report}")));
+        }
     }
 
     /// All devices. That there is none is a failure.

@@ -150,9 +150,7 @@ fn measure<P: Player>(
     report.check = CheckReport::of(ends.iter().filter_map(P::check_outcome), args.size());
     // The queue pairs stay until the report is out: they still acknowledge the peer's last message.
     output.text(&report)?;
-    if let Some(sim) = place.machine.sim() {
-        sim.settle();
-    }
+    place.machine.settle();
     result.map_err(|failure| explain_silence(explain_loss(failure, args.transport), args))
 }
 

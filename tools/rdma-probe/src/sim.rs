@@ -98,6 +98,11 @@ impl Sim {
         while begin.elapsed() < LAST_WORDS && (fabric.step(fabric.now()) || fabric.step(fabric.now())) {}
     }
 
+    /// Takes out what the device saw this program do wrong, as people read it.
+    pub fn take_reports(&self) -> Vec<String> {
+        self.host.fabric().take_reports().iter().map(|report| report.to_string()).collect()
+    }
+
     /// From now on the port goes down and comes back, again and again, until the result is dropped: something to watch.
     pub fn rehearse(&self) -> Rehearsal {
         let (host, id) = (self.host.clone(), self.id);

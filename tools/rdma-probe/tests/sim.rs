@@ -171,7 +171,7 @@ fn loopback_on_every_transport_polling_and_sleeping() {
     for transport in ["rc", "uc", "ud", "srq"] {
         for link in ["--sim", "--sim=ib"] {
             for sleeping in [None, Some("--events")] {
-                let args = ["ping", link, "--loopback", "-n", "40", "--check", "--json", "-t", transport];
+                let args = ["ping", link, "--loopback", "-n", "40", "-r", "32", "--check", "--json", "-t", transport];
                 let json = json(run(args.into_iter().chain(sleeping)));
                 let result = &json["result"];
                 assert_eq!((&json["simulated"], &result["simulated"]), (&true.into(), &true.into()));
@@ -190,7 +190,7 @@ fn loopback_on_every_transport_polling_and_sleeping() {
 fn two_processes_share_a_network() {
     for transport in ["rc", "uc", "ud", "srq"] {
         for options in [&["--sim"][..], &["--sim", "--events", "--check"], &["--sim=ib", "--check"]] {
-            let options: Vec<_> = options.iter().copied().chain(["-n", "60", "-t", transport]).collect();
+            let options: Vec<_> = options.iter().copied().chain(["-n", "60", "-r", "32", "-t", transport]).collect();
             let (server, client) = pair(&options);
             for end in [&server, &client] {
                 assert_eq!((&end["simulated"], &end["result"]["completed_iterations"]), (&true.into(), &60.into()));
@@ -216,14 +216,14 @@ fn a_thousand_iterations_take_seconds() {
 #[test]
 fn either_end_may_be_started_first() {
     let port = fresh_port();
-    let client = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-p", &port, "localhost"]));
+    let client = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port, "localhost"]));
     std::thread::sleep(Duration::from_millis(300));
-    let server = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-p", &port]));
+    let server = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port]));
     expect(client.end(), 0);
     expect(server.end(), 0);
     // The same port again, at once.
-    let server = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-p", &port]));
-    expect(run(["ping", "--sim", "-n", "10", "-p", &port, "::1"]), 0);
+    let server = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port]));
+    expect(run(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port, "::1"]), 0);
     expect(server.end(), 0);
 }
 
@@ -232,7 +232,7 @@ fn several_pings_at_once_do_not_meet() {
     let pairs: Vec<_> = (0..3)
         .map(|_| {
             let port = fresh_port();
-            let args = ["ping", "--sim", "--check", "-n", "50", "-p", &port];
+            let args = ["ping", "--sim", "--check", "-n", "50", "-r", "32", "-p", &port];
             let server = Run::start(&mut probe(args));
             (server, Run::start(&mut probe(args.into_iter().chain(["127.0.0.1"]))))
         })
@@ -246,14 +246,14 @@ fn several_pings_at_once_do_not_meet() {
 #[test]
 fn a_port_is_for_one_server() {
     let port = fresh_port();
-    let mut first = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-p", &port]));
+    let mut first = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port]));
     let rest = first.until_it_waits();
     let (_, errors) = expect(run(["ping", "--sim", "-p", &port]), 2);
     assert!(errors.contains(&port) && errors.contains("--port"), "{errors}");
     // Even where TCP alone would let both listen.
     let (_, errors) = expect(run(["ping", "--sim", "-p", &port, "--bind", "127.0.0.2"]), 2);
     assert!(errors.contains(&port), "{errors}");
-    expect(run(["ping", "--sim", "-n", "10", "-p", &port, "127.0.0.1"]), 0);
+    expect(run(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port, "127.0.0.1"]), 0);
     drop(rest);
     expect(first.end(), 0);
 }
@@ -262,9 +262,10 @@ fn a_port_is_for_one_server() {
 #[test]
 fn an_empty_environment_will_do() {
     let port = fresh_port();
-    let server = Run::start(probe(["ping", "--sim", "-n", "10", "-p", &port]).env_clear());
-    let client =
-        Run::start(probe(["ping", "--sim", "-n", "10", "-p", &port, "127.0.0.1"]).env_clear().current_dir("/"));
+    let server = Run::start(probe(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port]).env_clear());
+    let client = Run::start(
+        probe(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port, "127.0.0.1"]).env_clear().current_dir("/"),
+    );
     expect(client.end(), 0);
     expect(server.end(), 0);
 }
@@ -274,7 +275,9 @@ fn a_killed_peer_is_noticed_in_either_role() {
     for options in [&["-t", "rc"][..], &["-t", "rc", "--events"], &["-t", "ud"], &["-t", "srq"]] {
         for kill_server in [true, false] {
             let port = fresh_port();
-            let args = ["ping", "--sim", "-n", "100000000", "-p", &port].into_iter().chain(options.iter().copied());
+            let args = ["ping", "--sim", "-n", "100000000", "-r", "32", "-p", &port]
+                .into_iter()
+                .chain(options.iter().copied());
             let mut server = Run::start(&mut probe(args.clone()));
             let mut rest = server.until_it_waits();
             let client = Run::start(&mut probe(args.chain(["127.0.0.1"])));
@@ -317,13 +320,11 @@ fn an_end_that_is_not_simulated_is_told() {
 
 #[test]
 fn garbage_on_the_socket_of_the_network_is_passed_over() {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixStream};
+    use std::os::unix::net::UnixStream;
     let port = fresh_port();
-    let mut server = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-p", &port]));
+    let mut server = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port]));
     let _rest = server.until_it_waits();
-    let name = format!("rdma-probe/sim/{}/{port}", nix::unistd::geteuid());
-    let address = SocketAddr::from_abstract_name(name).unwrap();
+    let address = meeting(&port);
     let silent = UnixStream::connect_addr(&address).unwrap();
     for garbage in [&b""[..], b"rdma-sim v1\n", &[0xff; 100_000], b"GET / HTTP/1.1\r\n\r\n"] {
         let mut stream = UnixStream::connect_addr(&address).unwrap();
@@ -331,9 +332,94 @@ fn garbage_on_the_socket_of_the_network_is_passed_over() {
         // All of it need not fit.
         let _ = stream.write(garbage).unwrap();
     }
-    expect(run(["ping", "--sim", "-n", "10", "-p", &port, "127.0.0.1"]), 0);
+    expect(run(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port, "127.0.0.1"]), 0);
     expect(server.end(), 0);
     drop(silent);
+}
+
+/// The name of the socket at which the networks of two pings meet.
+fn meeting(port: &str) -> std::os::unix::net::SocketAddr {
+    use std::os::linux::net::SocketAddrExt;
+    let name = format!("rdma-probe/sim/{}/{port}", nix::unistd::geteuid());
+    std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap()
+}
+
+/// Copies bytes, some of them damaged, until either end closes.
+fn relay(mut from: impl Read, mut to: impl Write, mut damage: impl FnMut(&mut [u8])) {
+    let mut bytes = [0; 4096];
+    while let Ok(n @ 1..) = from.read(&mut bytes) {
+        damage(&mut bytes[..n]);
+        if to.write_all(&bytes[..n]).is_err() {
+            break;
+        }
+    }
+}
+
+/// Stands between the client of port `a` and the server of port `b`, and damages every `every`th byte of their network.
+fn stand_between(a: &str, b: &str, seed: u32, every: u32) -> JoinHandle<()> {
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let tcp = std::net::TcpListener::bind(format!("127.0.0.1:{a}")).unwrap();
+    let unix = UnixListener::bind_addr(&meeting(a)).unwrap();
+    let b = b.to_owned();
+    std::thread::spawn(move || {
+        let client = tcp.accept().unwrap().0;
+        let mut network = unix.accept().unwrap().0;
+        // Says hello to the server in the client's place.
+        let server = TcpStream::connect(("127.0.0.1", b.parse().unwrap())).unwrap();
+        let mut hello = [0; 47];
+        network.read_exact(&mut hello).unwrap();
+        hello[45..].copy_from_slice(&server.local_addr().unwrap().port().to_be_bytes());
+        let mut other = UnixStream::connect_addr(&meeting(&b)).unwrap();
+        other.write_all(&hello).unwrap();
+        let mut state = seed;
+        let damage = move |bytes: &mut [u8]| {
+            for byte in bytes {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                if (state >> 8).is_multiple_of(every) {
+                    *byte ^= (state >> 24) as u8;
+                }
+            }
+        };
+        let damage_back = damage; // a copy: the other way is damaged alike
+        std::thread::scope(|scope| {
+            scope.spawn(|| relay(&client, &server, |_| ()));
+            scope.spawn(|| relay(&server, &client, |_| ()));
+            scope.spawn(|| {
+                relay(&network, &other, damage_back);
+                let _ = other.shutdown(std::net::Shutdown::Both);
+            });
+            relay(&other, &network, damage);
+            let _ = network.shutdown(std::net::Shutdown::Both);
+        });
+    })
+}
+
+/// Whatever comes from the other end: it ends the ping, or does not matter.
+#[test]
+fn damage_between_the_processes_is_an_error_at_most() {
+    let runs: Vec<_> = [(1, 50), (2, 300), (3, 2000), (4, 20_000), (5, 100_000)]
+        .into_iter()
+        .map(|(seed, every)| {
+            let (a, b) = (fresh_port(), fresh_port());
+            let transport = if seed % 2 == 0 { "rc" } else { "uc" };
+            let options = ["ping", "--sim", "-n", "300", "-r", "32", "--check", "--timeout", "3", "-t", transport];
+            let mut server = Run::start(&mut probe(options.into_iter().chain(["-p", &b])));
+            let rest = server.until_it_waits();
+            let between = stand_between(&a, &b, seed, every);
+            let client = Run::start(&mut probe(options.into_iter().chain(["-p", &a, "127.0.0.1"])));
+            (server, rest, between, client)
+        })
+        .collect();
+    for (server, rest, between, client) in runs {
+        for end in [client, server] {
+            let output = end.end();
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!([0, 5, 6, 7].contains(&output.status.code().unwrap()), "{:?}: {errors}", output.status);
+            assert!(!errors.contains("panicked"), "{errors}");
+        }
+        drop(rest);
+        between.join().unwrap();
+    }
 }
 
 #[test]
