@@ -10,12 +10,74 @@
 #![allow(unsafe_code)]
 
 use super::abi::ClockInfo;
+use super::context::Mlx5Context;
+use super::memory::page_bytes;
 use crate::mem::barrier;
 use crate::mem::map::Mapping;
-use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::error::{Error, Lacking, Verb};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::IntoBytes;
+
+/// Pages that hold a clock, as page numbers of the device file (`enum mlx5_ib_mmap_cmd`, shifted as the driver has it).
+const CORE_CLOCK_PAGE: u64 = 5 << 8;
+const CLOCK_INFO_PAGE: u64 = 7 << 8;
+
+/// The device's clock, and what turns its ticks into the host's time.
+pub struct Clock {
+    page: ClockPage,
+    /// The clock itself, and where in its page it is. Not all drivers tell.
+    core: Option<(Mapping, usize)>,
+}
+
+impl Clock {
+    /// Maps what the driver shows of it.
+    pub fn map(context: &Mlx5Context) -> Result<Self, Error> {
+        let caps = context.caps();
+        if !caps.has_clock_page {
+            let what = "the page that relates the device's clock to the host's".into();
+            return Err(Error::Unsupported { verb: Verb::QueryDevice, what, by: Lacking::Driver });
+        }
+        let page_bytes = page_bytes();
+        let map = |page: u64| {
+            let mapped = context.ucontext().cdev().map_read_only(page * page_bytes as u64, page_bytes);
+            mapped
+                .map_err(|errno| Error::kernel(Verb::MapQueue, errno).with_hint("the device's clock cannot be mapped"))
+        };
+        let page = ClockPage::new(map(CLOCK_INFO_PAGE)?)?;
+        let core = match caps.core_clock_offset {
+            None => None,
+            // Of two words, in the page.
+            Some(offset) => {
+                let at = offset as usize & (page_bytes - 1) & !7;
+                Some((map(CORE_CLOCK_PAGE)?, at))
+            }
+        };
+        Ok(Self { page, core })
+    }
+
+    /// The clock now, in ticks.
+    pub fn now(&self) -> Option<u64> {
+        let (mapping, at) = self.core.as_ref()?;
+        let half = |offset: usize| {
+            // SAFETY: `at` is a multiple of 8 inside the mapped page. Volatile: the device changes it.
+            u32::from_be(unsafe { mapping.as_ptr().add(at + offset).cast::<u32>().read_volatile() })
+        };
+        for _ in 0..TRIES {
+            let (high, low) = (half(0), half(4));
+            // The upper half changed between the two: once more.
+            if half(0) == high {
+                return Some(u64::from(high) << 32 | u64::from(low));
+            }
+        }
+        None
+    }
+
+    /// Nanoseconds since 1970 on the host's clock, when the device's stood at `ticks`.
+    pub fn nanoseconds(&self, ticks: u64) -> Option<u64> {
+        Some(self.page.read()?.nanoseconds(ticks))
+    }
+}
 
 /// How often a copy is tried while the kernel writes, before giving up.
 const TRIES: u32 = 1 << 20;

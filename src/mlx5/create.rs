@@ -23,8 +23,10 @@ use super::uar::SendRegister;
 use super::uidx::UserIndex;
 use super::wqe::Av;
 use crate::mem::map::Mapping;
+use crate::uverbs::abi::ioctl::cq_create_flags;
 use crate::uverbs::abi::verbs::qp_type;
 use crate::uverbs::attr::{AddressVector, CreateQp, CreatedQp, GidEntry, GidType, QpCap, QpDomain};
+use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, CreatedSrq};
@@ -52,8 +54,17 @@ pub struct CqRequest<'a> {
     pub entry_bytes: u32,
     /// Whether the device may pack completions.
     pub compressed: bool,
-    /// Whether completions carry the real time instead of the device's ticks.
-    pub real_time: bool,
+    /// What time completions must carry; without it, the device's ticks if it can.
+    pub stamps: Option<Stamps>,
+}
+
+/// What time a completion carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamps {
+    /// The device's clock, in ticks.
+    Ticks,
+    /// Seconds since 1970 in the upper and nanoseconds in the lower half.
+    RealTime,
 }
 
 /// A completion queue and the kernel's object of it.
@@ -74,7 +85,8 @@ pub struct CqPlan {
 impl CqPlan {
     pub fn new(context: &Mlx5Context, r: &CqRequest<'_>) -> Result<Self, Error> {
         let layout = CqLayout::new(r.cqe, r.entry_bytes)?;
-        if r.real_time && !context.caps().has_real_time_stamps {
+        let real_time = r.stamps == Some(Stamps::RealTime);
+        if real_time && !context.caps().has_real_time_stamps {
             return Err(unsupported(Verb::CreateCq, "real time stamps of completions", Lacking::Device));
         }
         let Ok(uar_page_index) = u16::try_from(context.shared_uar().page_id()) else {
@@ -85,7 +97,7 @@ impl CqPlan {
         let record = Arc::new(context.records().alloc().map_err(no_memory)?);
         // Other than what a first arming stores, so that the device sees that one also where another doorbell hides it.
         record.store(Word::ARM, 2 << 28);
-        let real_time = if r.real_time { abi::create_cq_flags::REAL_TIME_TS } else { 0 };
+        let real_time = if real_time { abi::create_cq_flags::REAL_TIME_TS } else { 0 };
         let request = abi::CreateCq {
             buf_addr: ring.addr(),
             db_addr: record.addr(),
@@ -121,16 +133,27 @@ impl CqPlan {
 pub fn create_cq(context: &Mlx5Context, request: &CqRequest<'_>) -> Result<NewCq, Error> {
     let plan = CqPlan::new(context, request)?;
     let mut response = abi::CreateCqResp::default();
-    let &CqRequest { user_handle, channel, comp_vector, .. } = request;
+    let &CqRequest { user_handle, channel, comp_vector, stamps, compressed, entry_bytes, .. } = request;
+    let flags = if stamps == Some(Stamps::Ticks) { cq_create_flags::TIMESTAMP_COMPLETION } else { 0 };
     // The driver's part names the plan's memory, which goes into the object that keeps it until it is destroyed.
-    let (handle, _) = context.ucontext().create_cq(
+    let made = context.ucontext().create_cq_with_flags(
         plan.cqe(),
         user_handle,
         channel,
         comp_vector,
+        flags,
         plan.request.as_bytes(),
         response.as_mut_bytes(),
-    )?;
+    );
+    let (handle, _) = made.map_err(|error| match error.errno() {
+        Some(Errno::EOPNOTSUPP) if compressed => Error::Unsupported {
+            verb: Verb::CreateCq,
+            what: format!("compressed completions in entries of {entry_bytes} bytes").into(),
+            by: Lacking::Device,
+        },
+        Some(Errno::EOPNOTSUPP) if flags != 0 => unsupported(Verb::CreateCq, "a clock in completions", Lacking::Device),
+        _ => error,
+    })?;
     Ok(plan.finish(context, handle, &response))
 }
 

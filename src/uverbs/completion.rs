@@ -38,6 +38,21 @@ impl Ucontext {
         uhw_in: &[u8],
         uhw_out: &mut [u8],
     ) -> Result<(Handle, u32), Error> {
+        self.create_cq_with_flags(cqe, user_handle, channel, comp_vector, 0, uhw_in, uhw_out)
+    }
+
+    /// As [`create_cq`](Self::create_cq), with flags ([`cq_create_flags`](super::abi::ioctl::cq_create_flags)), which kernels without the ioctl do not take.
+    #[allow(clippy::too_many_arguments, reason = "the command has them all, and none has a default")]
+    pub fn create_cq_with_flags(
+        self: &Arc<Self>,
+        cqe: u32,
+        user_handle: u64,
+        channel: Option<BorrowedFd<'_>>,
+        comp_vector: u32,
+        flags: u32,
+        uhw_in: &[u8],
+        uhw_out: &mut [u8],
+    ) -> Result<(Handle, u32), Error> {
         let kernel = self.kernel();
         let (id, cqe) = kernel
             .attempt(Native::CqCreate, |form| match form {
@@ -51,11 +66,15 @@ impl Ucontext {
                         cmd.fd_in(attr::create_cq::COMP_CHANNEL, channel);
                     }
                     cmd.ptr_in(attr::create_cq::COMP_VECTOR, &comp_vector);
+                    if flags != 0 {
+                        cmd.flags_in(attr::create_cq::FLAGS, flags);
+                    }
                     cmd.ptr_out(attr::create_cq::RESP_CQE, &mut resp_cqe);
                     cmd.uhw(uhw_in, uhw_out);
                     let answer = cmd.issue(&**self.cdev())?;
                     Ok((answer.handle(attr::create_cq::HANDLE), resp_cqe))
                 }
+                Form::Legacy if flags != 0 => Err(Errno::EOPNOTSUPP),
                 Form::Legacy => {
                     let request = write::CreateCq {
                         response: 0,

@@ -48,7 +48,7 @@ fn commands_of_adapters() {
         [("adapter_native", Knows::ALL), ("adapter_invoke_write", Knows::INVOKE_WRITE), ("adapter_write", Knows::WRITE)]
     {
         let record = Record::new();
-        scenario::walk_adapter(record.wrap(FakeKernel::new(knows)));
+        scenario::walk_adapter(record.wrap(FakeKernel::new(knows)), knows.natives);
         compare(name, &record);
     }
 }

@@ -5,6 +5,7 @@
 //! The registered memory is a number that the fake kernel never follows.
 #![allow(unsafe_code)]
 
+use super::abi::ioctl::cq_create_flags;
 use super::attr::{AddressVector, CreateQp, ModifyQp, QpCap, QpDomain, QpState, qp_attr_mask as mask};
 use super::context::Ucontext;
 use super::doorbell::SendDoorbell;
@@ -132,11 +133,17 @@ pub fn walk_memory(cdev: Arc<dyn Cdev>, natives: bool) {
 }
 
 /// What adapters have beside what Soft-RoCE has: extended reliable connections, and moderation of events.
-pub fn walk_adapter(cdev: Arc<dyn Cdev>) {
+pub fn walk_adapter(cdev: Arc<dyn Cdev>, natives: bool) {
     let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
     let pd = ctx.alloc_pd(&mut []).unwrap();
     let (cq, _) = ctx.create_cq(100, ctx.next_user_handle(), None, 0, &[], &mut [0; 16]).unwrap();
     ctx.modify_cq(&cq, 0x1234, 0x0567).unwrap();
+    if natives {
+        drop(
+            ctx.create_cq_with_flags(100, 9, None, 1, cq_create_flags::TIMESTAMP_COMPLETION, &[], &mut [0; 16])
+                .unwrap(),
+        );
+    }
     let file = std::io::stderr();
     let xrcd = ctx.open_xrcd(None).unwrap();
     for how in [XrcdOpen::Existing, XrcdOpen::OrCreate, XrcdOpen::New] {

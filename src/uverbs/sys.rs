@@ -84,6 +84,11 @@ pub unsafe trait Cdev: Send + Sync {
     /// Maps `len_bytes` of the device's memory at `offset`, shared, readable and writable.
     fn map(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno>;
 
+    /// As [`map`](Self::map), of memory that the caller only reads, and that a driver may refuse to map writable.
+    fn map_read_only(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno> {
+        self.map(offset, len_bytes)
+    }
+
     /// Gives the file up: no later command reaches the device, and no mapping keeps the file open. What was mapped stays
     /// valid memory, with the bytes that were there. The caller has destroyed every queue pair. Nothing to do by default.
     fn close(&self) -> Result<(), Errno> {

@@ -290,4 +290,8 @@ impl CompEntry for AnyCqe<'_> {
     fn wc(&self) -> Wc {
         each!(AnyCqe, self, cqe => CompEntry::wc(cqe))
     }
+    #[inline(always)]
+    fn timestamp(&self) -> Option<u64> {
+        each!(AnyCqe, self, cqe => CompEntry::timestamp(cqe))
+    }
 }

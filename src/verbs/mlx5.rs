@@ -2,10 +2,11 @@
 
 use super::ah::Destination;
 use super::any::{AnyAh, no_provider};
+use super::clock::Stamps;
 use super::opened::{CqLink, Opened, SrqLink};
 use super::provider::Mlx5;
 use super::provider::sealed::{
-    Backend, CompEntry, CompOps, CqRequest, NewCq, NewQp, NewSrq, QpRequest, RecvOps, SendOps, SrqRequest,
+    Backend, CompEntry, CompOps, CqOptions, CqRequest, NewCq, NewQp, NewSrq, QpRequest, RecvOps, SendOps, SrqRequest,
 };
 use crate::mlx5::{self, Mlx5Context};
 use crate::uverbs::abi::verbs::qp_type;
@@ -65,15 +66,19 @@ impl Backend for Mlx5 {
 
     fn create_cq(opened: &Opened, r: CqRequest<'_>) -> Result<NewCq<mlx5::Cq>, Error> {
         let context = context(opened, Verb::CreateCq)?;
-        let CqRequest { cqe, user_handle, channel, comp_vector } = r;
+        let CqRequest { cqe, user_handle, channel, comp_vector, options } = r;
+        let CqOptions { entry_bytes, compressed, stamps } = options;
         let request = mlx5::CqRequest {
             cqe,
             user_handle,
             channel,
             comp_vector,
-            entry_bytes: 64,
-            compressed: false,
-            real_time: false,
+            entry_bytes: entry_bytes.unwrap_or(64),
+            compressed,
+            stamps: stamps.map(|stamps| match stamps {
+                Stamps::Ticks => mlx5::Stamps::Ticks,
+                Stamps::RealTime => mlx5::Stamps::RealTime,
+            }),
         };
         let mlx5::NewCq { object: handle, cq } = mlx5::create_cq(context, &request)?;
         let link = CqLink::Mlx5(cq.mailbox().clone());
@@ -318,5 +323,9 @@ impl CompEntry for mlx5::Cqe<'_> {
     #[inline(always)]
     fn wc(&self) -> Wc {
         mlx5::Cqe::wc(*self)
+    }
+    #[inline(always)]
+    fn timestamp(&self) -> Option<u64> {
+        Some(mlx5::Cqe::timestamp(*self))
     }
 }

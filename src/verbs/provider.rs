@@ -5,12 +5,13 @@
 
 use super::ah::Destination;
 use super::any::AnyAh;
+use super::clock::Stamps;
 use super::opened::{CqLink, Opened, SrqLink};
 use crate::rxe::{self, RxeCq, RxeCqe, RxeRq, RxeSq};
 use crate::uverbs::attr::{CreateQp, QpCap};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
-use crate::uverbs::error::Error;
+use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
@@ -163,6 +164,8 @@ pub(crate) mod sealed {
     /// One completion. What of the value is not used is not read.
     pub trait CompEntry: Copy {
         fn wc(&self) -> Wc;
+        /// When it was made, by the device's clock.
+        fn timestamp(&self) -> Option<u64>;
     }
 
     /// What is asked of a provider for a completion queue.
@@ -171,6 +174,16 @@ pub(crate) mod sealed {
         pub user_handle: u64,
         pub channel: Option<BorrowedFd<'a>>,
         pub comp_vector: u32,
+        pub options: CqOptions,
+    }
+
+    /// What only some providers have of a completion queue.
+    #[derive(Clone, Copy, PartialEq, Eq, Default)]
+    pub struct CqOptions {
+        /// Bytes of an entry; the provider's choice if none.
+        pub entry_bytes: Option<u32>,
+        pub compressed: bool,
+        pub stamps: Option<Stamps>,
     }
 
     /// A completion queue just made.
@@ -223,6 +236,15 @@ pub(crate) mod sealed {
         }
 
         fn create_cq(opened: &Opened, r: CqRequest<'_>) -> Result<NewCq<RxeCq>, Error> {
+            let CqOptions { entry_bytes, compressed, stamps } = r.options;
+            let lacks = [
+                (entry_bytes.is_some(), "the size of a completion's entry"),
+                (compressed, "compressed completions"),
+                (stamps.is_some(), "a clock in completions"),
+            ];
+            if let Some((_, what)) = lacks.into_iter().find(|(asked, _)| *asked) {
+                return Err(Error::Unsupported { verb: Verb::CreateCq, what: what.into(), by: Lacking::Driver });
+            }
             let (handle, cq) = rxe::create_cq(opened.ucontext(), r.cqe, r.user_handle, r.channel, r.comp_vector)?;
             Ok(NewCq { handle, cq, link: CqLink::Rxe })
         }
@@ -385,6 +407,9 @@ pub(crate) mod sealed {
         #[inline(always)]
         fn wc(&self) -> Wc {
             RxeCqe::wc(*self)
+        }
+        fn timestamp(&self) -> Option<u64> {
+            None
         }
     }
 }

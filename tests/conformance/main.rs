@@ -7,6 +7,7 @@
 
 mod capacity;
 mod completion_queues;
+mod cq_options;
 mod datagrams;
 mod device_events;
 mod draining;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
         datagrams::TESTS,
         inline_address::TESTS,
         completion_queues::TESTS,
+        cq_options::TESTS,
         multicast::TESTS,
         errors::TESTS,
         states::TESTS,

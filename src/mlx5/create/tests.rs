@@ -1,7 +1,6 @@
 use super::*;
 use crate::mlx5::context::BlueFlame;
 use crate::mlx5::fake::FakeMlx5;
-use crate::uverbs::errno::Errno;
 use crate::uverbs::observe::Fault;
 use crate::uverbs::types::Lkey;
 use crate::uverbs::wr::{Inline, SendOp, SendWr, Sge, WrFlags};
@@ -13,15 +12,7 @@ fn open() -> (Arc<FakeMlx5>, Arc<Mlx5Context>) {
 }
 
 fn cq_request(cqe: u32) -> CqRequest<'static> {
-    CqRequest {
-        cqe,
-        user_handle: 3,
-        channel: None,
-        comp_vector: 0,
-        entry_bytes: 64,
-        compressed: false,
-        real_time: false,
-    }
+    CqRequest { cqe, user_handle: 3, channel: None, comp_vector: 0, entry_bytes: 64, compressed: false, stamps: None }
 }
 
 const CAP: QpCap = QpCap { max_send_wr: 10, max_recv_wr: 20, max_send_sge: 2, max_recv_sge: 3, max_inline_data: 64 };
@@ -67,7 +58,7 @@ fn a_completion_queues_request() {
         assert_eq!(u32_at(&request, 24), uar);
         assert_eq!(request[28..], [0; 4]);
     }
-    let all = CqRequest { entry_bytes: 128, compressed: true, real_time: true, ..cq_request(9) };
+    let all = CqRequest { entry_bytes: 128, compressed: true, stamps: Some(Stamps::RealTime), ..cq_request(9) };
     create_cq(&context, &all).unwrap();
     let request = fake.request(3, 0);
     assert_eq!((u32_at(&request, 16), &request[20..24]), (128, [1, 1, 6, 0].as_slice()));
@@ -78,7 +69,7 @@ fn a_device_without_real_time_stamps_is_not_asked_for_them() {
     let fake = FakeMlx5::new();
     fake.set_caps(36, &[0; 4]);
     let context = Mlx5Context::open(fake, BlueFlame::WhereProven).unwrap();
-    let error = create_cq(&context, &CqRequest { real_time: true, ..cq_request(9) }).err().unwrap();
+    let error = create_cq(&context, &CqRequest { stamps: Some(Stamps::RealTime), ..cq_request(9) }).err().unwrap();
     assert!(matches!(error, Error::Unsupported { by: Lacking::Device, .. }), "{error}");
 }
 

@@ -247,6 +247,8 @@ pub mod attr {
         pub const COMP_CHANNEL: u16 = 3;
         /// `u32`.
         pub const COMP_VECTOR: u16 = 4;
+        /// Flags, optional: see `cq_create_flags`.
+        pub const FLAGS: u16 = 5;
         /// `u32` out: entries there are.
         pub const RESP_CQE: u16 = 6;
     }
@@ -306,6 +308,13 @@ pub mod attr {
         /// New file descriptor.
         pub const FD_HANDLE: u16 = 0;
     }
+}
+
+/// Bits of [`attr::create_cq::FLAGS`] (`enum ib_uverbs_ex_create_cq_flags`).
+pub mod cq_create_flags {
+    /// Completions carry the device's clock.
+    #[doc(alias = "IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION")]
+    pub const TIMESTAMP_COMPLETION: u32 = 1 << 0;
 }
 
 /// Bits of [`attr::create_qp::FLAGS`] (`enum ib_uverbs_qp_create_flags`).

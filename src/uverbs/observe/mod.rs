@@ -103,6 +103,10 @@ unsafe impl<O: Observer> Cdev for Observed<dyn Cdev, O> {
         self.run(Command::map(offset, len_bytes), || self.inner.map(offset, len_bytes))
     }
 
+    fn map_read_only(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno> {
+        self.run(Command::map(offset, len_bytes), || self.inner.map_read_only(offset, len_bytes))
+    }
+
     fn driver_id(&self) -> u32 {
         self.inner.driver_id()
     }

@@ -146,6 +146,7 @@ static METHODS: &[MethodSpec] = &[
             create_cq::USER_HANDLE In,
             create_cq::COMP_CHANNEL Fd,
             create_cq::COMP_VECTOR In,
+            create_cq::FLAGS In,
             create_cq::RESP_CQE Out,
         ],
     },
