@@ -138,12 +138,6 @@ pub fn walk_adapter(cdev: Arc<dyn Cdev>, natives: bool) {
     let pd = ctx.alloc_pd(&mut []).unwrap();
     let (cq, _) = ctx.create_cq(100, ctx.next_user_handle(), None, 0, &[], &mut [0; 16]).unwrap();
     ctx.modify_cq(&cq, 0x1234, 0x0567).unwrap();
-    if natives {
-        drop(
-            ctx.create_cq_with_flags(100, 9, None, 1, cq_create_flags::TIMESTAMP_COMPLETION, &[], &mut [0; 16])
-                .unwrap(),
-        );
-    }
     let file = std::io::stderr();
     let xrcd = ctx.open_xrcd(None).unwrap();
     for how in [XrcdOpen::Existing, XrcdOpen::OrCreate, XrcdOpen::New] {
@@ -170,6 +164,12 @@ pub fn walk_adapter(cdev: Arc<dyn Cdev>, natives: bool) {
     let opened = ctx.open_qp(&xrcd, recv.qpn, ctx.next_user_handle()).unwrap();
     for handle in [&opened, &recv.handle, &send.handle, &srq, &xrcd, &cq, &pd] {
         handle.destroy().unwrap();
+    }
+    if natives {
+        drop(
+            ctx.create_cq_with_flags(100, 9, None, 1, cq_create_flags::TIMESTAMP_COMPLETION, &[], &mut [0; 16])
+                .unwrap(),
+        );
     }
 }
 
