@@ -130,4 +130,23 @@ fn golden_xrc(golden: &Golden) {
     let entry = [sge(0x7f00_dead_beef_0010, 0x40, 0x5c01)];
     check(golden, "XRC SEND of one entry", |sq| sq.push_to(&wr(SIGNALED, SendOp::Send, &entry), target));
     check(golden, "XRC WRITE of one entry", |sq| sq.push_to(&wr(SIGNALED, SendOp::Write(REMOTE), &entry), target));
+    check(golden, "XRC SEND with immediate, 4 bytes inline", |sq| {
+        let payload = crate::uverbs::wr::Inline(&[0xa1, 0xa2, 0xa3, 0xa4]);
+        let flags = WrFlags::SIGNALED | WrFlags::SOLICITED;
+        sq.push_to(&wr(flags, SendOp::SendImm(0x1122_3344), payload), target)
+    });
+    check(golden, "XRC WRITE with immediate, one entry", |sq| {
+        sq.push_to(&wr(SIGNALED, SendOp::WriteImm(REMOTE, 0x1122_3344), &entry), target)
+    });
+    check(golden, "XRC READ of one entry", |sq| {
+        sq.push_to(&wr(WrFlags::FENCE | WrFlags::SIGNALED, SendOp::Read(REMOTE), &entry), target)
+    });
+    let eight = [sge(0x7f00_dead_beef_0010, 8, 0x5c01)];
+    let (a, b) = (0x1112_1314_1516_1718, 0x2122_2324_2526_2728);
+    check(golden, "XRC compare and swap", |sq| {
+        sq.push_to(&wr(SIGNALED, SendOp::CompareSwap { remote: REMOTE, compare: b, swap: a }, &eight), target)
+    });
+    check(golden, "XRC fetch and add", |sq| {
+        sq.push_to(&wr(SIGNALED, SendOp::FetchAdd { remote: REMOTE, add: a }, &eight), target)
+    });
 }

@@ -69,3 +69,32 @@ pub(crate) fn compress(session: &[Cqe], format: MiniFormat) -> (Cqe, Vec<(u32, [
     });
     (title, arrays.collect())
 }
+
+#[cfg(test)]
+#[path = "../tests/golden/vectors.rs"]
+mod vectors;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the library's golden vectors have it, which know nothing of this file.
+    #[test]
+    fn blocks_are_as_the_library_expects_them() {
+        let golden = vectors::vectors("cqe_packed.txt");
+        let entry = |opcode: u8, counter: u16, sop: u8, bytes: u32| {
+            let mut entry = Cqe::new(opcode, 0x12_3456, 5, counter);
+            entry.put(cqe::TIMESTAMP, &1_000_000_000_000_u64.to_be_bytes());
+            entry.put(cqe::SOP_QPN, &[sop]).put(cqe::BYTE_CNT, &bytes.to_be_bytes());
+            entry
+        };
+        let receives = [0x400, 0, 0x10].iter().zip(1..).map(|(bytes, n)| entry(opcode::RESP_SEND, n, 0, *bytes));
+        let sends = [(3, 0x08, 0), (5, 0x10, 0x1000)].map(|(at, sop, bytes)| entry(opcode::REQ, at, sop, bytes));
+        for (name, session) in [("three receives", receives.collect::<Vec<_>>()), ("two sends", sends.to_vec())] {
+            assert!(session.windows(2).all(|pair| follows(&pair[0], &pair[1])), "{name}");
+            let (title, arrays) = compress(&session, MiniFormat::Hash);
+            let [(1, array)] = arrays.as_slice() else { panic!("{name}: {arrays:?}") };
+            assert_eq!([title.body, *array].concat(), golden[name], "{name}");
+        }
+    }
+}
