@@ -53,9 +53,9 @@ impl<'a> Place<'a> {
         self.port.link_layer == LinkLayer::Ethernet
     }
 
-    /// Whether the device is a thread, of the kernel or of this process.
+    /// Whether the device is a thread of the kernel. A simulated one is none: it works between the steps of a ping.
     pub fn is_software_device(&self) -> bool {
-        self.machine.is_simulated() || self.context.info().driver == Some(DriverId::RXE)
+        self.context.info().driver == Some(DriverId::RXE)
     }
 
     /// Why a trace shows no work queue entries, if it does not.

@@ -6,3 +6,4 @@ mod objects;
 mod raw;
 mod refusals;
 mod traffic;
+mod watching;
