@@ -41,6 +41,10 @@ pub enum Kind {
     SrqWqe,
     /// Completion queue entry.
     Cqe,
+    /// Completions of sends, packed behind an entry that stands for all of them.
+    PackedSends,
+    /// Completions of receives, packed behind an entry that stands for all of them.
+    PackedReceives,
 }
 
 impl fmt::Display for Kind {
@@ -50,6 +54,8 @@ impl fmt::Display for Kind {
             Self::RecvWqe => "receive WQE",
             Self::SrqWqe => "shared receive WQE",
             Self::Cqe => "CQE",
+            Self::PackedSends => "packed CQEs of sends",
+            Self::PackedReceives => "packed CQEs of receives",
         })
     }
 }
@@ -109,6 +115,8 @@ impl Decoded {
             Kind::SendWqe => send::decode(&mut fields, bytes, layout),
             Kind::RecvWqe => receive::decode(&mut fields, bytes, false),
             Kind::SrqWqe => receive::decode(&mut fields, bytes, true),
+            Kind::PackedSends => completion::decode_packed(&mut fields, bytes, true),
+            Kind::PackedReceives => completion::decode_packed(&mut fields, bytes, false),
             Kind::Cqe => {
                 let (summary, cause) = completion::decode(&mut fields, bytes);
                 failure = cause;

@@ -34,6 +34,45 @@ pub fn is_inline(body: &[u8]) -> bool {
     is_receive && body.get(cqe::OP_OWN).is_some_and(|op_own| op_own & FORMAT == cqe::FORMAT_INLINE_32)
 }
 
+/// How many completions the entry stands for, and whether they are of sends, if it is the first of a packed block.
+pub fn packs(body: &[u8]) -> Option<(usize, bool)> {
+    let is_packed =
+        body.get(cqe::OP_OWN)? & FORMAT == COMPRESSED && matches!(opcode_of(body), opcode::REQ..=opcode::RESP_SEND_INV);
+    let count = be32(body, cqe::BYTE_CNT) as usize;
+    (is_packed && count <= MOST_PACKED).then_some((count, opcode_of(body) == opcode::REQ))
+}
+
+/// More than any device packs into one block.
+const MOST_PACKED: usize = 1 << 10;
+/// Packed completions in the place of one entry.
+pub const PACKED_PER_ENTRY: usize = 8;
+/// Bytes of a packed completion.
+pub const PACKED_BYTES: usize = 8;
+
+/// Takes packed completions apart. Returns what they are, in short.
+pub fn decode_packed(fields: &mut Fields<'_>, bytes: &[u8], is_send: bool) -> String {
+    let count = bytes.len() / PACKED_BYTES;
+    for i in 0..count {
+        fields.segment(format!("packed[{i}]"), i * PACKED_BYTES, PACKED_BYTES);
+        if is_send {
+            let counter = fields.whole("wqe_counter", 0, 2);
+            fields.means(format!("{counter}: block at which the send work queue entry begins"));
+            let sent = fields.whole("send_opcode", 2, 1) as u8;
+            fields.may_mean(send::name(sent));
+        } else {
+            fields.whole("hash_or_checksum", 0, 4);
+        }
+        let len = fields.whole("byte_count", 4, 4);
+        fields.means(format!("{len} bytes"));
+    }
+    fields.finish(bytes.len());
+    if !bytes.len().is_multiple_of(PACKED_BYTES) {
+        fields.problem(format!("the last of the packed completions has {} of 8 bytes", bytes.len() % PACKED_BYTES));
+    }
+    let what = if is_send { "sends done" } else { "receives" };
+    format!("{count} packed completions: {what}")
+}
+
 const FORMAT: u8 = 3 << 2;
 const COMPRESSED: u8 = 3 << 2;
 

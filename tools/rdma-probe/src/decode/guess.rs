@@ -31,6 +31,14 @@ pub fn entries(bytes: &[u8], label: Option<&str>, kind: Option<Kind>, cqe_bytes:
         }
         let guessed = kind.is_none();
         let kind = kind.unwrap_or_else(|| guess(rest, label));
+        if kind == Kind::Cqe
+            && let Some((count, is_send)) = completion::packs(rest.get(..cqe::BYTES).unwrap_or_default())
+        {
+            found.push(Entry { kind, guessed, range: at..at + cqe::BYTES });
+            found.extend(packed(at, bytes.len(), count, is_send, guessed));
+            at += cqe::BYTES * count.max(1);
+            continue;
+        }
         let (len, step) = match kind {
             Kind::Cqe => {
                 let len = cqe_bytes.unwrap_or_else(|| guess_cqe_bytes(rest));
@@ -41,12 +49,25 @@ pub fn entries(bytes: &[u8], label: Option<&str>, kind: Option<Kind>, cqe_bytes:
                 len => (len, len.next_multiple_of(BB_BYTES)),
             },
             // Their strides are not written anywhere.
-            Kind::RecvWqe | Kind::SrqWqe => (rest.len(), rest.len()),
+            _ => (rest.len(), rest.len()),
         };
         found.push(Entry { kind, guessed, range: at..(at + len).min(bytes.len()) });
         at += step;
     }
     found
+}
+
+/// The completions that are packed behind the entry at `title`: the first eight in the next place, the others eight at a time
+/// in the place that the first of them would have had. What else is in the places of the block is stale.
+fn packed(title: usize, end: usize, count: usize, is_send: bool, guessed: bool) -> Vec<Entry> {
+    let kind = if is_send { Kind::PackedSends } else { Kind::PackedReceives };
+    let firsts = (0..count).step_by(completion::PACKED_PER_ENTRY);
+    let arrays = firsts.map(|first| {
+        let start = title + cqe::BYTES * first.max(1);
+        let here = (count - first).min(completion::PACKED_PER_ENTRY) * completion::PACKED_BYTES;
+        start.min(end)..(start + here).min(end)
+    });
+    arrays.filter(|range| !range.is_empty()).map(|range| Entry { kind, guessed, range }).collect()
 }
 
 /// 128 if the first half of what is there is no entry of its own.
