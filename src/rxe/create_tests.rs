@@ -9,6 +9,7 @@ use super::*;
 use crate::mem::map::Mapping;
 use crate::rxe::testing::ring;
 use crate::sys::{Cdev, Fault};
+use crate::uverbs::attr::QpDomain;
 use crate::uverbs::fake::{FakeKernel, Knows};
 use crate::uverbs::wr::{Payload, PostError, SendOp, SendWr, WrFlags};
 use std::os::fd::RawFd;
@@ -116,8 +117,16 @@ impl Setup {
     }
 
     fn create_qp(&self, pd: &Handle, cq: &Handle, qp_type: u8, cap: QpCap) -> Result<RxeQp, Error> {
-        let request =
-            CreateQp { pd, send_cq: cq, recv_cq: cq, srq: None, qp_type, sq_sig_all: false, cap, user_handle: 8 };
+        let request = CreateQp {
+            domain: QpDomain::Pd(pd),
+            send_cq: Some(cq),
+            recv_cq: Some(cq),
+            srq: None,
+            qp_type,
+            sq_sig_all: false,
+            cap,
+            user_handle: 8,
+        };
         create_qp(&self.ctx, &request)
     }
 }

@@ -67,7 +67,7 @@ pub fn resize_cq(ctx: &Ucontext, handle: &Handle, cq: &mut RxeCq, cqe: u32) -> R
     // What was read but not given back, as after a batch that was forgotten, is not to come again.
     cq.give_back();
     let mut response = ResizeCqResp::default();
-    ctx.resize_cq(handle, cqe, response.as_mut_bytes())?;
+    ctx.resize_cq(handle, cqe, &[], response.as_mut_bytes())?;
     let ring = map(ctx, Verb::ResizeCq, response.mi, "completion queue", cq::CQE_BYTES);
     replace(ring, |ring| cq.replace(ring))
 }
@@ -89,7 +89,11 @@ pub fn create_qp(ctx: &Arc<Ucontext>, req: &CreateQp<'_>) -> Result<RxeQp, Error
         return Err(Error::Unsupported {
             verb: Verb::CreateQp,
             what: format!("queue pair type {}", req.qp_type).into(),
-            by: Lacking::Library,
+            by: if [qp_type::XRC_INI, qp_type::XRC_TGT].contains(&req.qp_type) {
+                Lacking::Driver
+            } else {
+                Lacking::Library
+            },
         });
     }
     let mut response = CreateQpResp::default();

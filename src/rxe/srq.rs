@@ -21,7 +21,7 @@ const QUEUE: &str = "shared receive queue";
 /// Makes a shared receive queue; its true capacity is [`RxeRq::capacity`].
 pub fn create_srq(ctx: &Arc<Ucontext>, req: &CreateSrq<'_>) -> Result<(Handle, RxeRq), Error> {
     let mut response = CreateSrqResp::default();
-    let CreatedSrq { handle, max_sge } = ctx.create_srq(req, &[], response.as_mut_bytes())?;
+    let CreatedSrq { handle, max_sge, .. } = ctx.create_srq(req, &[], response.as_mut_bytes())?;
     let ring = map(ctx, Verb::CreateSrq, response.mi, QUEUE, rq::wqe_bytes(max_sge))?;
     Ok((handle, RxeRq::new(ring, max_sge)))
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 ///
 /// Versions 1 and 2 of rxe have the same layout on 64-bit machines: version 2 aligned the members of the queue for
 /// 32-bit programs (`include/uapi/rdma/rdma_user_rxe.h`).
-const PROVIDERS: [(DriverId, u32, u32); 1] = [(DriverId::RXE, 1, 2)];
+const PROVIDERS: [(DriverId, u32, u32); 2] = [(DriverId::RXE, 1, 2), (DriverId::MLX5, 1, 1)];
 
 /// What was found out about one device.
 #[derive(Clone, Debug, Default)]

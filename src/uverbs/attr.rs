@@ -317,6 +317,19 @@ pub struct GidEntry {
     pub netdev_ifindex: Option<u32>,
 }
 
+impl GidEntry {
+    /// An entry that belongs to no network device.
+    ///
+    /// ```
+    /// use ironverbs::{Gid, GidEntry, GidType, PortNum};
+    /// let entry = GidEntry::new(PortNum::ONE, 3, Gid([0; 16]), GidType::ROCE_V2);
+    /// assert_eq!(entry.index, 3);
+    /// ```
+    pub fn new(port: PortNum, index: u32, gid: Gid, gid_type: GidType) -> Self {
+        Self { gid, index, port, gid_type, netdev_ifindex: None }
+    }
+}
+
 named! {
     /// State of a queue pair (`enum ib_qp_state`). Unknown numbers are kept.
     ///
@@ -361,10 +374,13 @@ pub struct QpCap {
 }
 
 /// What a queue pair is to be.
+#[derive(Clone, Copy)]
 pub struct CreateQp<'a> {
-    pub pd: &'a Handle,
-    pub send_cq: &'a Handle,
-    pub recv_cq: &'a Handle,
+    pub domain: QpDomain<'a>,
+    /// None of the receiving end of XRC.
+    pub send_cq: Option<&'a Handle>,
+    /// None of either end of XRC.
+    pub recv_cq: Option<&'a Handle>,
     /// Where receives come from, instead of a queue of its own.
     pub srq: Option<&'a Handle>,
     /// `enum ib_uverbs_qp_type`.
@@ -374,6 +390,15 @@ pub struct CreateQp<'a> {
     pub cap: QpCap,
     /// Comes back in events.
     pub user_handle: u64,
+}
+
+/// What holds a queue pair and the objects that it may use.
+#[derive(Clone, Copy)]
+pub enum QpDomain<'a> {
+    /// A protection domain.
+    Pd(&'a Handle),
+    /// An XRC domain, which the receiving end of XRC has instead.
+    Xrcd(&'a Handle),
 }
 
 /// A queue pair that was made.

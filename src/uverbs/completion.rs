@@ -5,7 +5,7 @@ use super::abi::write;
 use super::cmd;
 use super::context::Ucontext;
 use super::errno::Errno;
-use super::error::{Error, Verb};
+use super::error::{Error, Lacking, Verb};
 use super::event;
 use super::explain;
 use super::kernel::{Form, Native};
@@ -27,7 +27,7 @@ impl Ucontext {
     /// Makes a completion queue of at least `cqe` entries; returns it and how many it has. Events on `channel` carry
     /// `user_handle`.
     ///
-    /// `uhw_in` must name no memory.
+    /// Memory that `uhw_in` names stays until the object is destroyed ([`Handle::keeping`]).
     #[allow(clippy::too_many_arguments, reason = "the command has them all, and none has a default")]
     pub fn create_cq(
         self: &Arc<Self>,
@@ -35,6 +35,21 @@ impl Ucontext {
         user_handle: u64,
         channel: Option<BorrowedFd<'_>>,
         comp_vector: u32,
+        uhw_in: &[u8],
+        uhw_out: &mut [u8],
+    ) -> Result<(Handle, u32), Error> {
+        self.create_cq_with_flags(cqe, user_handle, channel, comp_vector, 0, uhw_in, uhw_out)
+    }
+
+    /// As [`create_cq`](Self::create_cq), with flags ([`cq_create_flags`](super::abi::ioctl::cq_create_flags)), which kernels without the ioctl do not take.
+    #[allow(clippy::too_many_arguments, reason = "the command has them all, and none has a default")]
+    pub fn create_cq_with_flags(
+        self: &Arc<Self>,
+        cqe: u32,
+        user_handle: u64,
+        channel: Option<BorrowedFd<'_>>,
+        comp_vector: u32,
+        flags: u32,
         uhw_in: &[u8],
         uhw_out: &mut [u8],
     ) -> Result<(Handle, u32), Error> {
@@ -51,11 +66,15 @@ impl Ucontext {
                         cmd.fd_in(attr::create_cq::COMP_CHANNEL, channel);
                     }
                     cmd.ptr_in(attr::create_cq::COMP_VECTOR, &comp_vector);
+                    if flags != 0 {
+                        cmd.flags_in(attr::create_cq::FLAGS, flags);
+                    }
                     cmd.ptr_out(attr::create_cq::RESP_CQE, &mut resp_cqe);
                     cmd.uhw(uhw_in, uhw_out);
                     let answer = cmd.issue(&**self.cdev())?;
                     Ok((answer.handle(attr::create_cq::HANDLE), resp_cqe))
                 }
+                Form::Legacy if flags != 0 => Err(Errno::EOPNOTSUPP),
                 Form::Legacy => {
                     let request = write::CreateCq {
                         response: 0,
@@ -75,10 +94,12 @@ impl Ucontext {
     }
 
     /// Makes a completion queue hold at least `cqe` completions. What is in it stays; fewer than are in it are refused.
-    pub fn resize_cq(&self, cq: &Handle, cqe: u32, uhw_out: &mut [u8]) -> Result<(), Error> {
+    ///
+    /// Memory that `uhw_in` names stays until the object is destroyed, or resized again.
+    pub fn resize_cq(&self, cq: &Handle, cqe: u32, uhw_in: &[u8], uhw_out: &mut [u8]) -> Result<(), Error> {
         let request = write::ResizeCq { response: 0, cq_handle: cq.id(), cqe };
         let mut response = write::ResizeCqResp::default();
-        self.kernel().invoke(&request, &mut response, &[], uhw_out).map_err(|errno| {
+        self.kernel().invoke(&request, &mut response, uhw_in, uhw_out).map_err(|errno| {
             let error = Error::kernel(Verb::ResizeCq, errno);
             match errno {
                 Errno::EINVAL => error.with_hint(format!(
@@ -97,6 +118,27 @@ impl Ucontext {
     pub fn req_notify_cq(&self, cq: &Handle, solicited_only: bool) -> Result<(), Error> {
         let request = write::ReqNotifyCq { cq_handle: cq.id(), solicited_only: solicited_only.into() };
         self.kernel().invoke(&request, &mut (), &[], &mut []).map_err(|e| Error::kernel(Verb::ReqNotifyCq, e))
+    }
+
+    /// Lets an event of a completion queue stand for up to `count` completions, and wait up to `period_us` microseconds.
+    pub fn modify_cq(&self, cq: &Handle, count: u16, period_us: u16) -> Result<(), Error> {
+        let attr = write::CqModeration { cq_count: count, cq_period: period_us };
+        let request = write::ExModifyCq { cq_handle: cq.id(), attr_mask: write::CQ_MODERATE, attr, reserved: 0 };
+        self.kernel().invoke(&request, &mut (), &[], &mut []).map_err(|errno| {
+            let error = Error::kernel(Verb::ModifyCq, errno);
+            match errno {
+                Errno::EOPNOTSUPP => Error::Unsupported {
+                    verb: Verb::ModifyCq,
+                    what: "moderation of completion events".into(),
+                    by: Lacking::Driver,
+                },
+                Errno::EINVAL => error.with_hint(format!(
+                    "{count} completions or {period_us} us may be outside the device's limits (max_cq_moderation_count, \
+                     max_cq_moderation_period_us)"
+                )),
+                _ => error,
+            }
+        })
     }
 
     fn cq_refused(&self, errno: Errno, cqe: u32, comp_vector: u32) -> Error {

@@ -200,6 +200,94 @@ named! {
     }
 }
 
+impl DeviceDetails {
+    /// Those of a device of which nothing but its name is known.
+    ///
+    /// ```
+    /// let mut details = ironverbs::DeviceDetails::new("mlx5_0");
+    /// details.protocol = Some("roce".into());
+    /// ```
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            node_type: None,
+            node_desc: None,
+            board_id: None,
+            hw_rev: None,
+            hca_type: None,
+            fw_version: None,
+            hardware: None,
+            hardware_driver: None,
+            protocol: None,
+            cap_flags: None,
+            netns_mode: None,
+            copy_on_fork: None,
+            ports: Vec::new(),
+        }
+    }
+}
+
+impl PortDetails {
+    /// Those of a port of which nothing but its number is known.
+    ///
+    /// ```
+    /// use ironverbs::{PortDetails, PortNum, PortState};
+    /// let mut port = PortDetails::new(PortNum::ONE);
+    /// port.state = Some(PortState::ACTIVE);
+    /// ```
+    pub fn new(port: PortNum) -> Self {
+        Self {
+            port,
+            state: None,
+            phys_state: None,
+            link_layer: None,
+            lid: None,
+            lmc: None,
+            sm_lid: None,
+            sm_sl: None,
+            cap_mask: None,
+            subnet_prefix: None,
+            rate: None,
+            netdev: None,
+            netdev_index: None,
+            gids: Vec::new(),
+            pkeys: Vec::new(),
+        }
+    }
+}
+
+impl GidDetails {
+    /// A GID without network device.
+    ///
+    /// ```
+    /// use ironverbs::{Gid, GidDetails, GidEntry, GidType, PortNum};
+    /// let entry = GidEntry::new(PortNum::ONE, 0, Gid([0; 16]), GidType::ROCE_V2);
+    /// assert_eq!(GidDetails::new(entry).netdev, None);
+    /// ```
+    pub fn new(entry: GidEntry) -> Self {
+        Self { entry, netdev: None, netdev_is_here: None }
+    }
+}
+
+impl LinkRate {
+    /// From the kernel's words; the number in front counts: whole gigabits, or with one digit behind the point.
+    ///
+    /// ```
+    /// let rate = ironverbs::LinkRate::parse("2.5 Gb/sec (1X SDR)");
+    /// assert_eq!(rate.mbps, Some(2500));
+    /// ```
+    pub fn parse(text: impl Into<String>) -> Self {
+        let text = text.into();
+        let mbps = (|| {
+            let number = text.split(' ').next()?;
+            let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
+            let tenths = tenths.parse::<u32>().ok().filter(|&t| t < 10)?;
+            whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(tenths * 100)
+        })();
+        Self { text, mbps }
+    }
+}
+
 impl Linux {
     /// Everything there is to know of `device` without opening it, from netlink and sysfs. Works for devices that cannot
     /// be used, too. Reads every slot of every GID table: on an open device, `gid_table` costs less.
@@ -331,19 +419,6 @@ impl Linux {
                 .filter(|(_, pkey)| *pkey != 0)
                 .collect(),
         }
-    }
-}
-
-impl LinkRate {
-    /// Reads the number in front: whole gigabits, or with one digit behind the point.
-    fn parse(text: String) -> Self {
-        let mbps = (|| {
-            let number = text.split(' ').next()?;
-            let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
-            let tenths = tenths.parse::<u32>().ok().filter(|&t| t < 10)?;
-            whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(tenths * 100)
-        })();
-        Self { text, mbps }
     }
 }
 

@@ -5,6 +5,7 @@
 //! use. Sysfs is read for what is left: devices of other network namespaces, and everything if there is no netlink.
 
 use super::assess::{Chardev, Driver, Facts, Node, assess};
+use super::details::DeviceDetails;
 use super::device::{DeviceInfo, DriverId, PortInfo};
 use super::errno::Errno;
 use super::error::{Error, Verb};
@@ -295,6 +296,10 @@ impl Sys for Linux {
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn Cdev>, Error> {
         self.open_device(device)
+    }
+
+    fn details(&self, device: &DeviceInfo) -> DeviceDetails {
+        Linux::details(self, device)
     }
 }
 

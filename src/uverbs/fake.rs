@@ -194,7 +194,12 @@ impl State {
             }
             23 => assert_eq!(self.objects[&handle(0)].kind, 3),
             24 => {
-                let mut uses = vec![handle(16), handle(20), handle(24)];
+                let mut uses = match request[53] {
+                    9 => vec![handle(16), handle(20)],
+                    10 => vec![handle(16)],
+                    _ => vec![handle(16), handle(20), handle(24)],
+                };
+                assert_eq!(self.objects[&handle(16)].kind, if request[53] == 10 { 10 } else { 1 });
                 match request[54] {
                     0 => assert_eq!(handle(28), 0),
                     flag => {
@@ -250,6 +255,28 @@ impl State {
                 assert_eq!(u32_at(request, 12), 0);
                 self.destroy(5, handle(8))?;
                 put(&mut response, &9_u32);
+            }
+            37 => {
+                let (fd, flags) = (u32_at(request, 8) as i32, u32_at(request, 12));
+                assert!(request.len() == 16 && (fd == -1 && flags == 0o100 || fd >= 0 && flags & !0o300 == 0));
+                let xrcd = self.make(10, &[])?;
+                put(&mut response, &xrcd);
+            }
+            38 => self.destroy(10, handle(0))?,
+            39 => {
+                assert_eq!((request.len(), u32_at(request, 16), u32_at(request, 36)), (48, 1, 0));
+                let srq = self.make(5, &[handle(20), handle(40), handle(44)])?;
+                put(&mut response, &[srq, handle(24), handle(28), 0x33]);
+            }
+            40 => {
+                assert_eq!((request.len(), &request[24..32]), (32, [10, 0, 0, 0, 0, 0, 0, 0].as_slice()));
+                assert_eq!((self.objects[&handle(16)].kind, u32_at(request, 20)), (10, 0x11));
+                let qp = self.make(4, &[handle(16)])?;
+                put(&mut response, &[qp, 0x11, 0, 0, 0, 0, 0, 0]);
+            }
+            0x8000_0039 => {
+                assert_eq!((request.len(), self.objects[&handle(0)].kind), (16, 3));
+                assert_eq!((u32_at(request, 4), u32_at(request, 12)), (1, 0));
             }
             5 => {
                 assert_eq!((u32_at(request, 20), request[47], request[55]), (0, 0, 0));
@@ -321,6 +348,7 @@ impl State {
                 attrs.output(8, 0x89ab_cdef_u32.as_bytes());
             }
             (8, 0) => self.destroy(8, attrs.object(0))?,
+            (10, 0) => self.destroy(10, attrs.object(0))?,
             (14, 0) => {
                 assert_eq!((attrs.input(1).len(), attrs.input(2).len()), (8, 4));
                 let dm = self.make(14, &[])?;
@@ -345,23 +373,38 @@ impl State {
             }
             (4, 0) => {
                 assert_eq!((attrs.input(7).len(), attrs.input(10).len()), (8, 4));
-                let mut uses = vec![attrs.object(2), attrs.object(4), attrs.object(5)];
+                let qp_type = attrs.constant(9);
+                let mut uses: Vec<u32> = match qp_type {
+                    2 => [2, 4, 5].map(|id| attrs.object(id)).into(),
+                    9 => [2, 4].map(|id| attrs.object(id)).into(),
+                    10 => vec![attrs.object(1)],
+                    other => panic!("queue pair type {other}"),
+                };
+                let given: Vec<u16> = [1, 2, 4, 5].into_iter().filter(|id| attrs.find(*id).is_some()).collect();
+                assert_eq!(given.len(), uses.len(), "the kernel refuses what the type has not");
                 if attrs.find(3).is_some() {
                     assert_eq!(self.objects[&attrs.object(3)].kind, 5);
                     uses.push(attrs.object(3));
                 }
                 let qp = self.make(4, &uses)?;
                 let cap = attrs.input(8);
-                assert_eq!((cap.len(), attrs.constant(9)), (20, 2));
+                assert_eq!(cap.len(), 20);
                 attrs.set(0, qp.into());
                 attrs.output(13, &cap);
                 attrs.output(14, 0x11_u32.as_bytes());
                 attrs.driver_output();
             }
             (5, 0) => {
-                assert_eq!((attrs.input(4).len(), attrs.constant(9)), (8, 0));
+                assert_eq!(attrs.input(4).len(), 8);
                 assert_eq!([5, 6, 7].map(|id| attrs.input(id).len()), [4; 3]);
-                let srq = self.make(5, &[attrs.object(1)])?;
+                let srq = match attrs.constant(9) {
+                    0 => self.make(5, &[attrs.object(1)])?,
+                    1 => {
+                        attrs.output(13, 0x33_u32.as_bytes());
+                        self.make(5, &[1, 2, 3].map(|id| attrs.object(id)))?
+                    }
+                    other => panic!("shared receive queue type {other}"),
+                };
                 attrs.set(0, srq.into());
                 attrs.output(11, &attrs.input(5));
                 attrs.output(12, &attrs.input(6));

@@ -111,6 +111,10 @@ unsafe impl Cdev for Gate {
         self.pass(|| self.inner.map(offset, len_bytes))
     }
 
+    fn map_read_only(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno> {
+        self.pass(|| self.inner.map_read_only(offset, len_bytes))
+    }
+
     fn driver_id(&self) -> u32 {
         self.inner.driver_id()
     }

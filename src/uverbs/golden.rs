@@ -42,6 +42,17 @@ fn commands_about_memory() {
     }
 }
 
+#[test]
+fn commands_of_adapters() {
+    for (name, knows) in
+        [("adapter_native", Knows::ALL), ("adapter_invoke_write", Knows::INVOKE_WRITE), ("adapter_write", Knows::WRITE)]
+    {
+        let record = Record::new();
+        scenario::walk_adapter(record.wrap(FakeKernel::new(knows)), knows.natives);
+        compare(name, &record);
+    }
+}
+
 /// Compares all commands that were answered; refused ones are attempts at forms that other files hold.
 fn compare(name: &str, record: &Record) {
     let accepted = record.take().into_iter().filter(|c| c.result.is_ok());

@@ -43,10 +43,11 @@ pub enum Native {
     SrqDestroy,
     QpDestroy,
     AhDestroy,
+    XrcdDestroy,
 }
 
 impl Native {
-    const COUNT: usize = Self::AhDestroy as usize + 1;
+    const COUNT: usize = Self::XrcdDestroy as usize + 1;
 }
 
 /// The form to send a command in.

@@ -14,7 +14,7 @@ use super::shutdown::lead_nowhere;
 use super::sys::Cdev;
 use crate::mem::detach::Mappings;
 use crate::mem::map::Mapping;
-use memmap2::MmapOptions;
+use memmap2::{MmapOptions, MmapRaw};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
@@ -31,6 +31,18 @@ struct LinuxCdev {
     file: File,
     driver_id: u32,
     mappings: Arc<Mappings>,
+}
+
+impl LinuxCdev {
+    /// Makes a mapping that the file keeps an eye on.
+    fn own(&self, map: std::io::Result<MmapRaw>) -> Result<Mapping, Errno> {
+        let map = map.map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EINVAL)))?;
+        let ptr = NonNull::new(map.as_mut_ptr()).ok_or(Errno::EINVAL)?;
+        // SAFETY: the memory is mapped, shared and readable, and writable if that was asked for, from `ptr` on for `map.len()`
+        // bytes until `map`, which becomes the owner, is dropped, even if it is detached; moving a `MmapRaw` does not move its
+        // memory. memmap2 made no reference.
+        Ok(unsafe { Mapping::from_raw(ptr, map.len(), Box::new(Mappings::watch(&self.mappings, map))) })
+    }
 }
 
 // SAFETY: see the module's safety argument.
@@ -57,16 +69,11 @@ unsafe impl Cdev for LinuxCdev {
     }
 
     fn map(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno> {
-        let map = MmapOptions::new()
-            .offset(offset)
-            .len(len_bytes)
-            .map_raw(&self.file)
-            .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EINVAL)))?;
-        let ptr = NonNull::new(map.as_mut_ptr()).ok_or(Errno::EINVAL)?;
-        // SAFETY: the memory is mapped, shared, readable and writable, from `ptr` on for `map.len()` bytes until `map`,
-        // which becomes the owner, is dropped, even if it is detached; moving a `MmapRaw` does not move its memory. memmap2
-        // made no reference.
-        Ok(unsafe { Mapping::from_raw(ptr, map.len(), Box::new(Mappings::watch(&self.mappings, map))) })
+        self.own(MmapOptions::new().offset(offset).len(len_bytes).map_raw(&self.file))
+    }
+
+    fn map_read_only(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno> {
+        self.own(MmapOptions::new().offset(offset).len(len_bytes).map_raw_read_only(&self.file))
     }
 
     fn close(&self) -> Result<(), Errno> {

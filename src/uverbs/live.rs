@@ -14,7 +14,9 @@
 #![allow(unsafe_code)]
 
 use super::abi::verbs::access;
-use super::attr::{AddressVector, CreateQp, GidType, ModifyQp, PortState, QpCap, QpState, qp_attr_mask as mask};
+use super::attr::{
+    AddressVector, CreateQp, GidType, ModifyQp, PortState, QpCap, QpDomain, QpState, qp_attr_mask as mask,
+};
 use super::context::Ucontext;
 use super::doorbell::SendDoorbell;
 use super::errno::Errno;
@@ -181,15 +183,15 @@ fn make(ctx: &Arc<Ucontext>, memory: &[u64]) -> Objects {
 
 fn resize_cq(ctx: &Arc<Ucontext>, cq: &Handle) {
     let mut uhw_out = [0; 16];
-    ctx.resize_cq(cq, 300, &mut uhw_out).unwrap();
+    ctx.resize_cq(cq, 300, &[], &mut uhw_out).unwrap();
     check_mapping(ctx, &uhw_out, 300);
-    let error = ctx.resize_cq(cq, 0, &mut uhw_out).unwrap_err();
+    let error = ctx.resize_cq(cq, 0, &[], &mut uhw_out).unwrap_err();
     assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
 }
 
 /// Makes a shared receive queue, and changes each of its attributes.
 fn create_srq(ctx: &Arc<Ucontext>, pd: &Handle) -> Handle {
-    let request = CreateSrq { pd, max_wr: 50, max_sge: 3, limit: 7, user_handle: ctx.next_user_handle() };
+    let request = CreateSrq { pd, max_wr: 50, max_sge: 3, limit: 7, user_handle: ctx.next_user_handle(), xrc: None };
     let mut uhw_out = [0; 24];
     let made = ctx.create_srq(&request, &[], &mut uhw_out).unwrap();
     assert!(made.max_sge >= 3);
@@ -226,7 +228,16 @@ fn create_cq(
 fn create_qp(ctx: &Arc<Ucontext>, pd: &Handle, cq: &Handle, srq: Option<&Handle>) -> (Handle, Qpn) {
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 17, max_send_sge: 2, max_recv_sge: 3, max_inline_data: 64 };
     let user_handle = ctx.next_user_handle();
-    let request = CreateQp { pd, send_cq: cq, recv_cq: cq, srq, qp_type: 2, sq_sig_all: false, cap, user_handle };
+    let request = CreateQp {
+        domain: QpDomain::Pd(pd),
+        send_cq: Some(cq),
+        recv_cq: Some(cq),
+        srq,
+        qp_type: 2,
+        sq_sig_all: false,
+        cap,
+        user_handle,
+    };
     let mut uhw_out = [0; 32];
     let made = ctx.create_qp(&request, &[], &mut uhw_out).unwrap();
     assert!(made.qpn.get() > 1);

@@ -65,6 +65,8 @@ pub struct MwBinding {
     pub(crate) length: u64,
     /// `enum ib_uverbs_access_flags`.
     pub(crate) access: u32,
+    /// Whether the window is of type 2, which one queue pair alone may use.
+    pub(crate) type_2: bool,
 }
 
 impl MwBinding {

@@ -36,6 +36,7 @@ mod sysfs;
 pub mod types;
 pub mod wc;
 pub mod wr;
+pub mod xrc;
 
 #[cfg(test)]
 pub mod fake;

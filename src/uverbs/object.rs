@@ -6,6 +6,7 @@ use super::context::Ucontext;
 use super::errno::Errno;
 use super::error::{Error, Verb};
 use super::kernel::{Form, Native};
+use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,6 +34,8 @@ pub enum ObjectKind {
     Srq,
     /// Address handle.
     Ah,
+    /// XRC domain.
+    Xrcd,
 }
 
 impl ObjectKind {
@@ -47,6 +50,7 @@ impl ObjectKind {
             Self::Qp => object::QP,
             Self::Srq => object::SRQ,
             Self::Ah => object::AH,
+            Self::Xrcd => object::XRCD,
         }
     }
 
@@ -60,6 +64,7 @@ impl ObjectKind {
             Self::Qp => Verb::DestroyQp,
             Self::Srq => Verb::DestroySrq,
             Self::Ah => Verb::DestroyAh,
+            Self::Xrcd => Verb::CloseXrcd,
         }
     }
 
@@ -73,6 +78,7 @@ impl ObjectKind {
             Self::Qp => (Native::QpDestroy, method::QP_DESTROY),
             Self::Srq => (Native::SrqDestroy, method::SRQ_DESTROY),
             Self::Ah => (Native::AhDestroy, method::AH_DESTROY),
+            Self::Xrcd => (Native::XrcdDestroy, method::XRCD_DESTROY),
         }
     }
 }
@@ -88,6 +94,7 @@ impl fmt::Display for ObjectKind {
             Self::Qp => "queue pair",
             Self::Srq => "shared receive queue",
             Self::Ah => "address handle",
+            Self::Xrcd => "XRC domain",
         })
     }
 }
@@ -135,7 +142,12 @@ pub struct Handle {
     id: u32,
     /// Locked while the object is destroyed, so that this happens once.
     end: Mutex<End>,
+    /// Memory that the device uses for the object: dropped when it is destroyed, else never.
+    kept: Mutex<Option<Kept>>,
 }
+
+/// Whatever owns memory that the device uses for an object.
+pub type Kept = Box<dyn Any + Send + Sync>;
 
 /// How far an object's end has come.
 #[derive(Clone, Copy)]
@@ -149,13 +161,23 @@ enum End {
 impl Handle {
     /// `id` was just returned by a command that made an object of `kind` in `context`.
     pub(super) fn new(context: &Arc<Ucontext>, kind: ObjectKind, id: u32) -> Self {
-        Self { context: Arc::clone(context), kind, id, end: Mutex::new(End::Alive) }
+        Self { context: Arc::clone(context), kind, id, end: Mutex::new(End::Alive), kept: Mutex::new(None) }
     }
 
     /// Names an object that is another handle's to destroy.
     pub(super) fn not_owned(context: &Arc<Ucontext>, kind: ObjectKind, id: u32) -> Self {
         let end = Mutex::new(End::Destroyed(Destroyed::default()));
-        Self { context: Arc::clone(context), kind, id, end }
+        Self { context: Arc::clone(context), kind, id, end, kept: Mutex::new(None) }
+    }
+
+    /// The same object, with what must stay until it is destroyed.
+    pub fn keeping(self, kept: Kept) -> Self {
+        *self.kept() = Some(kept);
+        self
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kernel's number of the object.
@@ -198,6 +220,7 @@ impl Handle {
             Err(errno) => {
                 self.context.record_leak(Leak { kind: self.kind, handle: self.id, errno });
                 *end = End::Leaked;
+                std::mem::forget(self.kept().take());
                 false
             }
         }
@@ -215,11 +238,14 @@ impl Handle {
             // The device is gone, and with it its objects. Only of memory this says too little: the kernel answers so from
             // the moment it starts to take the device away, before it has ended all transfers.
             Err(Errno::EIO) if self.kind != ObjectKind::Mr || self.context.closing().has_deregistered(self.id) => {
+                // As little as of memory does it say of a queue that the device writes to by itself.
+                std::mem::forget(self.kept().take());
                 Destroyed::default()
             }
             answer => answer?,
         };
         *end = End::Destroyed(destroyed);
+        drop(self.kept().take());
         Ok(destroyed)
     }
 }
@@ -252,7 +278,7 @@ impl Ucontext {
         let mut cmd = self.kernel().command(method);
         cmd.object_in(attr::destroy::HANDLE, id);
         match kind {
-            ObjectKind::Pd | ObjectKind::Mr | ObjectKind::Mw | ObjectKind::Dm | ObjectKind::Ah => {}
+            ObjectKind::Pd | ObjectKind::Mr | ObjectKind::Mw | ObjectKind::Dm | ObjectKind::Ah | ObjectKind::Xrcd => {}
             ObjectKind::Cq => cmd.ptr_out(attr::destroy::RESP, &mut cq),
             ObjectKind::Qp => cmd.ptr_out(attr::destroy::RESP, &mut qp),
             ObjectKind::Srq => cmd.ptr_out(attr::destroy::RESP, &mut srq),
@@ -270,6 +296,7 @@ impl Ucontext {
         match kind {
             ObjectKind::Pd => kernel.invoke(&write::DeallocPd { pd_handle: id }, &mut (), &[], &mut [])?,
             ObjectKind::Ah => kernel.invoke(&write::DestroyAh { ah_handle: id }, &mut (), &[], &mut [])?,
+            ObjectKind::Xrcd => kernel.invoke(&write::CloseXrcd { xrcd_handle: id }, &mut (), &[], &mut [])?,
             ObjectKind::Mr => kernel.invoke(&write::DeregMr { mr_handle: id }, &mut (), &[], &mut [])?,
             ObjectKind::Mw => kernel.invoke(&write::DeallocMw { mw_handle: id }, &mut (), &[], &mut [])?,
             // There never was another form.
@@ -301,15 +328,15 @@ impl Ucontext {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uverbs::attr::{CreateQp, QpCap};
+    use crate::uverbs::attr::{CreateQp, QpCap, QpDomain};
     use crate::uverbs::fake::{FakeKernel, Knows};
     use crate::uverbs::observe::Fault;
 
     fn create_qp(ctx: &Arc<Ucontext>, pd: &Handle, cq: &Handle) -> Handle {
         let request = CreateQp {
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
+            domain: QpDomain::Pd(pd),
+            send_cq: Some(cq),
+            recv_cq: Some(cq),
             srq: None,
             qp_type: 2,
             sq_sig_all: false,
@@ -425,9 +452,9 @@ mod tests {
             let pd = ctx.alloc_pd(&mut [])?;
             let (cq, _) = ctx.create_cq(1, 1, None, 0, &[], &mut [])?;
             let request = CreateQp {
-                pd: &pd,
-                send_cq: &cq,
-                recv_cq: &cq,
+                domain: QpDomain::Pd(&pd),
+                send_cq: Some(&cq),
+                recv_cq: Some(&cq),
                 srq: None,
                 qp_type: 2,
                 sq_sig_all: false,

@@ -3,7 +3,7 @@
 use super::abi::ioctl::{attr, method, qp_create_flags};
 use super::abi::verbs::QpCap as WireCap;
 use super::abi::write::{self, QpDest};
-use super::attr::{AddressVector, CreateQp, CreatedQp, ModifyQp, QpAttr, QpCap, QpState, qp_attr_mask};
+use super::attr::{AddressVector, CreateQp, CreatedQp, ModifyQp, QpAttr, QpCap, QpDomain, QpState, qp_attr_mask};
 use super::context::Ucontext;
 use super::errno::Errno;
 use super::error::{Error, Verb};
@@ -24,7 +24,7 @@ struct Made {
 impl Ucontext {
     /// Makes a queue pair, in state RESET.
     ///
-    /// `uhw_in` must name no memory.
+    /// Memory that `uhw_in` names stays until the object is destroyed ([`Handle::keeping`]).
     pub fn create_qp(
         self: &Arc<Self>,
         req: &CreateQp<'_>,
@@ -49,7 +49,7 @@ impl Ucontext {
     }
 
     fn create_qp_native(&self, req: &CreateQp<'_>, uhw_in: &[u8], uhw_out: &mut [u8]) -> Result<Made, Errno> {
-        let &CreateQp { pd, send_cq, recv_cq, srq, qp_type, sq_sig_all, cap, user_handle } = req;
+        let &CreateQp { domain, send_cq, recv_cq, srq, qp_type, sq_sig_all, cap, user_handle } = req;
         let cap = WireCap {
             max_send_wr: cap.max_send_wr,
             max_recv_wr: cap.max_recv_wr,
@@ -61,12 +61,19 @@ impl Ucontext {
         let mut qpn = 0_u32;
         let mut cmd = self.kernel().command(method::QP_CREATE);
         cmd.object_out(attr::create_qp::HANDLE);
-        cmd.object_in(attr::create_qp::PD_HANDLE, pd.id());
+        match domain {
+            QpDomain::Pd(pd) => cmd.object_in(attr::create_qp::PD_HANDLE, pd.id()),
+            QpDomain::Xrcd(xrcd) => cmd.object_in(attr::create_qp::XRCD_HANDLE, xrcd.id()),
+        }
         if let Some(srq) = srq {
             cmd.object_in(attr::create_qp::SRQ_HANDLE, srq.id());
         }
-        cmd.object_in(attr::create_qp::SEND_CQ_HANDLE, send_cq.id());
-        cmd.object_in(attr::create_qp::RECV_CQ_HANDLE, recv_cq.id());
+        if let Some(cq) = send_cq {
+            cmd.object_in(attr::create_qp::SEND_CQ_HANDLE, cq.id());
+        }
+        if let Some(cq) = recv_cq {
+            cmd.object_in(attr::create_qp::RECV_CQ_HANDLE, cq.id());
+        }
         cmd.ptr_in(attr::create_qp::USER_HANDLE, &user_handle);
         cmd.ptr_in(attr::create_qp::CAP, &cap);
         cmd.const_in(attr::create_qp::TYPE, qp_type.into());
@@ -89,12 +96,13 @@ impl Ucontext {
     }
 
     fn create_qp_legacy(&self, req: &CreateQp<'_>, uhw_in: &[u8], uhw_out: &mut [u8]) -> Result<Made, Errno> {
-        let &CreateQp { pd, send_cq, recv_cq, srq, qp_type, sq_sig_all, cap, user_handle } = req;
+        let &CreateQp { domain, send_cq, recv_cq, srq, qp_type, sq_sig_all, cap, user_handle } = req;
+        let (QpDomain::Pd(domain) | QpDomain::Xrcd(domain)) = domain;
         let request = write::CreateQp {
             user_handle,
-            pd_handle: pd.id(),
-            send_cq_handle: send_cq.id(),
-            recv_cq_handle: recv_cq.id(),
+            pd_handle: domain.id(),
+            send_cq_handle: send_cq.map_or(0, Handle::id),
+            recv_cq_handle: recv_cq.map_or(0, Handle::id),
             srq_handle: srq.map_or(0, Handle::id),
             max_send_wr: cap.max_send_wr,
             max_recv_wr: cap.max_recv_wr,

@@ -5,14 +5,16 @@
 //! The registered memory is a number that the fake kernel never follows.
 #![allow(unsafe_code)]
 
-use super::attr::{AddressVector, CreateQp, ModifyQp, QpCap, QpState, qp_attr_mask as mask};
+use super::abi::ioctl::cq_create_flags;
+use super::attr::{AddressVector, CreateQp, ModifyQp, QpCap, QpDomain, QpState, qp_attr_mask as mask};
 use super::context::Ucontext;
 use super::doorbell::SendDoorbell;
 use super::object::{Handle, ObjectKind};
-use super::shared_receive_queue::{CreateSrq, CreatedSrq, ModifySrq, SrqAttr};
+use super::shared_receive_queue::{CreateSrq, CreatedSrq, ModifySrq, SrqAttr, XrcReceives};
 use super::sys::Cdev;
-use super::types::{Gid, Lid, Lkey, Mtu, PortNum, Rkey};
+use super::types::{Gid, Lid, Lkey, Mtu, PortNum, Rkey, Srqn};
 use super::wr::Sge;
+use super::xrc::XrcdOpen;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -35,9 +37,9 @@ pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
     ctx.req_notify_cq(&cq, false).unwrap();
     ctx.req_notify_cq(&cq, true).unwrap();
     let request = CreateQp {
-        pd: &pd,
-        send_cq: &cq,
-        recv_cq: &cq,
+        domain: QpDomain::Pd(&pd),
+        send_cq: Some(&cq),
+        recv_cq: Some(&cq),
         srq: None,
         qp_type: 2,
         sq_sig_all: true,
@@ -52,7 +54,7 @@ pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
     SendDoorbell::new(ctx.cdev(), &qp).ring(&mut false).unwrap();
     qp.destroy().unwrap();
     let (srq, shared_qp) = shared_receives(&ctx, &pd, &cq);
-    ctx.resize_cq(&cq, 200, &mut [0; 16]).unwrap();
+    ctx.resize_cq(&cq, 200, &[], &mut [0; 16]).unwrap();
     let ah = ctx.create_ah(&pd, &to_rtr().dest, &mut [0; 8]).unwrap();
     for lid in [Lid(0), Lid(0xc001)] {
         ctx.attach_mcast(&shared_qp, GROUP, lid).unwrap();
@@ -70,8 +72,9 @@ pub fn walk(cdev: Arc<dyn Cdev>) -> Arc<Ucontext> {
 
 /// Makes a shared receive queue, changes and queries it, and makes a queue pair that receives from it.
 fn shared_receives(ctx: &Arc<Ucontext>, pd: &Handle, cq: &Handle) -> (Handle, Handle) {
-    let request = CreateSrq { pd, max_wr: 100, max_sge: 3, limit: 7, user_handle: ctx.next_user_handle() };
-    let CreatedSrq { handle: srq, max_sge } = ctx.create_srq(&request, &[], &mut [0; 24]).unwrap();
+    let request = CreateSrq { pd, max_wr: 100, max_sge: 3, limit: 7, user_handle: ctx.next_user_handle(), xrc: None };
+    let CreatedSrq { handle: srq, max_sge, srqn } = ctx.create_srq(&request, &[], &mut [0; 24]).unwrap();
+    assert_eq!(srqn, None);
     assert_eq!(max_sge, 3);
     for (change, address) in [(ModifySrq::Limit(5), 0_u64), (ModifySrq::MaxWr(200), 0x7f00_1234_5678)] {
         // SAFETY: the fake kernel does not touch the memory.
@@ -80,8 +83,16 @@ fn shared_receives(ctx: &Arc<Ucontext>, pd: &Handle, cq: &Handle) -> (Handle, Ha
     assert_eq!(ctx.query_srq(&srq).unwrap(), SrqAttr { max_wr: 127, max_sge: 3, limit: 5 });
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 0, max_send_sge: 2, max_recv_sge: 0, max_inline_data: 0 };
     let (user_handle, srq_of_qp) = (ctx.next_user_handle(), Some(&srq));
-    let request =
-        CreateQp { pd, send_cq: cq, recv_cq: cq, srq: srq_of_qp, qp_type: 2, sq_sig_all: false, cap, user_handle };
+    let request = CreateQp {
+        domain: QpDomain::Pd(pd),
+        send_cq: Some(cq),
+        recv_cq: Some(cq),
+        srq: srq_of_qp,
+        qp_type: 2,
+        sq_sig_all: false,
+        cap,
+        user_handle,
+    };
     let qp = ctx.create_qp(&request, &[], &mut [0; 32]).unwrap().handle;
     (srq, qp)
 }
@@ -118,6 +129,47 @@ pub fn walk_memory(cdev: Arc<dyn Cdev>, natives: bool) {
         ctx.advise_mr(&pd, 1, true, &pieces).unwrap();
         drop(mr);
         drop(ctx.alloc_dm(0x1000, 6).unwrap());
+    }
+}
+
+/// What adapters have beside what Soft-RoCE has: extended reliable connections, and moderation of events.
+pub fn walk_adapter(cdev: Arc<dyn Cdev>, natives: bool) {
+    let ctx = Ucontext::open(cdev, &[], &mut []).unwrap();
+    let pd = ctx.alloc_pd(&mut []).unwrap();
+    let (cq, _) = ctx.create_cq(100, ctx.next_user_handle(), None, 0, &[], &mut [0; 16]).unwrap();
+    ctx.modify_cq(&cq, 0x1234, 0x0567).unwrap();
+    let file = std::io::stderr();
+    let xrcd = ctx.open_xrcd(None).unwrap();
+    for how in [XrcdOpen::Existing, XrcdOpen::OrCreate, XrcdOpen::New] {
+        ctx.open_xrcd(Some((file.as_fd(), how))).unwrap().destroy().unwrap();
+    }
+    let xrc = Some(XrcReceives { xrcd: &xrcd, cq: &cq });
+    let user_handle = ctx.next_user_handle();
+    let request = CreateSrq { pd: &pd, max_wr: 100, max_sge: 3, limit: 7, user_handle, xrc };
+    let CreatedSrq { handle: srq, srqn, .. } = ctx.create_srq(&request, &[], &mut [0; 24]).unwrap();
+    assert_eq!(srqn, Some(Srqn::new(0x33).unwrap()));
+    let cap = QpCap { max_send_wr: 16, max_send_sge: 2, max_inline_data: 64, ..QpCap::default() };
+    let of_type = |domain, send_cq, qp_type, cap| CreateQp {
+        domain,
+        send_cq,
+        recv_cq: None,
+        srq: None,
+        qp_type,
+        sq_sig_all: false,
+        cap,
+        user_handle: ctx.next_user_handle(),
+    };
+    let send = ctx.create_qp(&of_type(QpDomain::Pd(&pd), Some(&cq), 9, cap), &[], &mut [0; 32]).unwrap();
+    let recv = ctx.create_qp(&of_type(QpDomain::Xrcd(&xrcd), None, 10, QpCap::default()), &[], &mut [0; 32]).unwrap();
+    let opened = ctx.open_qp(&xrcd, recv.qpn, ctx.next_user_handle()).unwrap();
+    for handle in [&opened, &recv.handle, &send.handle, &srq, &xrcd, &cq, &pd] {
+        handle.destroy().unwrap();
+    }
+    if natives {
+        drop(
+            ctx.create_cq_with_flags(100, 9, None, 1, cq_create_flags::TIMESTAMP_COMPLETION, &[], &mut [0; 16])
+                .unwrap(),
+        );
     }
 }
 

@@ -14,6 +14,7 @@ use super::errno::Errno;
 use super::error::{Error, Verb};
 use super::kernel::{Form, Native};
 use super::object::{Handle, ObjectKind};
+use super::types::Srqn;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -28,12 +29,25 @@ pub struct CreateSrq<'a> {
     pub limit: u32,
     /// Comes back in events.
     pub user_handle: u64,
+    /// What makes it one of XRC.
+    pub xrc: Option<XrcReceives<'a>>,
+}
+
+/// Of a shared receive queue that queue pairs of other processes name by its number.
+#[derive(Clone, Copy)]
+pub struct XrcReceives<'a> {
+    /// What holds it and the receiving ends that may use it.
+    pub xrcd: &'a Handle,
+    /// Where its receives complete.
+    pub cq: &'a Handle,
 }
 
 /// A new shared receive queue.
 pub struct CreatedSrq {
     pub handle: Handle,
     pub max_sge: u32,
+    /// The device's number of it, of XRC only.
+    pub srqn: Option<Srqn>,
 }
 
 /// A shared receive queue's attributes (`struct ib_uverbs_query_srq_resp`).
@@ -67,7 +81,7 @@ pub enum ModifySrq {
 impl Ucontext {
     /// Makes a shared receive queue.
     ///
-    /// `uhw_in` must name no memory.
+    /// Memory that `uhw_in` names stays until the object is destroyed ([`Handle::keeping`]).
     pub fn create_srq(
         self: &Arc<Self>,
         req: &CreateSrq<'_>,
@@ -75,40 +89,70 @@ impl Ucontext {
         uhw_out: &mut [u8],
     ) -> Result<CreatedSrq, Error> {
         let kernel = self.kernel();
-        let (id, max_sge) = kernel
+        let kind = if req.xrc.is_some() { srq_type::XRC } else { srq_type::BASIC };
+        let (id, max_sge, srqn) = kernel
             .attempt(Native::SrqCreate, |form| match form {
                 Form::Native => {
-                    let (mut max_wr, mut max_sge) = (0_u32, 0_u32);
+                    let (mut max_wr, mut max_sge, mut srqn) = (0_u32, 0_u32, 0_u32);
                     let mut cmd = kernel.command(method::SRQ_CREATE);
                     cmd.object_out(attr::create_srq::HANDLE);
                     cmd.object_in(attr::create_srq::PD_HANDLE, req.pd.id());
+                    if let Some(XrcReceives { xrcd, cq }) = req.xrc {
+                        cmd.object_in(attr::create_srq::XRCD_HANDLE, xrcd.id());
+                        cmd.object_in(attr::create_srq::CQ_HANDLE, cq.id());
+                    }
                     cmd.ptr_in(attr::create_srq::USER_HANDLE, &req.user_handle);
                     cmd.ptr_in(attr::create_srq::MAX_WR, &req.max_wr);
                     cmd.ptr_in(attr::create_srq::MAX_SGE, &req.max_sge);
                     cmd.ptr_in(attr::create_srq::LIMIT, &req.limit);
-                    cmd.const_in(attr::create_srq::TYPE, srq_type::BASIC.into());
+                    cmd.const_in(attr::create_srq::TYPE, kind.into());
                     cmd.ptr_out(attr::create_srq::RESP_MAX_WR, &mut max_wr);
                     cmd.ptr_out(attr::create_srq::RESP_MAX_SGE, &mut max_sge);
+                    if req.xrc.is_some() {
+                        cmd.ptr_out(attr::create_srq::RESP_SRQ_NUM, &mut srqn);
+                    }
                     cmd.uhw(uhw_in, uhw_out);
                     let answer = cmd.issue(&**self.cdev())?;
-                    Ok((answer.handle(attr::create_srq::HANDLE), max_sge))
+                    Ok((answer.handle(attr::create_srq::HANDLE), max_sge, srqn))
                 }
                 Form::Legacy => {
-                    let request = write::CreateSrq {
-                        response: 0,
-                        user_handle: req.user_handle,
-                        pd_handle: req.pd.id(),
-                        max_wr: req.max_wr,
-                        max_sge: req.max_sge,
-                        srq_limit: req.limit,
-                    };
                     let mut response = write::CreateSrqResp::default();
-                    kernel.invoke(&request, &mut response, uhw_in, uhw_out)?;
-                    Ok((response.srq_handle, response.max_sge))
+                    let &CreateSrq { pd, max_wr, max_sge, limit: srq_limit, user_handle, xrc } = req;
+                    let pd_handle = pd.id();
+                    match xrc {
+                        None => {
+                            let request =
+                                write::CreateSrq { response: 0, user_handle, pd_handle, max_wr, max_sge, srq_limit };
+                            kernel.invoke(&request, &mut response, uhw_in, uhw_out)?;
+                        }
+                        Some(XrcReceives { xrcd, cq }) => {
+                            let request = write::CreateXsrq {
+                                response: 0,
+                                user_handle,
+                                srq_type: kind.into(),
+                                pd_handle,
+                                max_wr,
+                                max_sge,
+                                srq_limit,
+                                max_num_tags: 0,
+                                xrcd_handle: xrcd.id(),
+                                cq_handle: cq.id(),
+                            };
+                            kernel.invoke(&request, &mut response, uhw_in, uhw_out)?;
+                        }
+                    }
+                    Ok((response.srq_handle, response.max_sge, response.srqn))
                 }
             })
             .map_err(|errno| create_refused(errno, req))?;
-        Ok(CreatedSrq { handle: Handle::new(self, ObjectKind::Srq, id), max_sge })
+        let handle = Handle::new(self, ObjectKind::Srq, id);
+        let srqn = req.xrc.map(|_| Srqn::new(srqn)).transpose().map_err(|e| Error::Abi {
+            verb: Verb::CreateSrq,
+            what: "shared receive queue number".into(),
+            need: "24 bits".into(),
+            got: e.to_string().into(),
+        })?;
+        Ok(CreatedSrq { handle, max_sge, srqn })
     }
 
     /// Changes a shared receive queue's size or limit.
@@ -126,6 +170,12 @@ impl Ucontext {
         // part.
         unsafe { self.kernel().invoke_raw(command::MODIFY_SRQ, request.as_bytes(), &mut [], uhw_in, &mut []) }
             .map_err(|errno| modify_refused(errno, change))
+    }
+
+    /// As [`modify_srq`](Self::modify_srq), for drivers that have no part in it.
+    pub fn modify_srq_alone(&self, srq: &Handle, change: ModifySrq) -> Result<(), Error> {
+        // SAFETY: no memory is named.
+        unsafe { self.modify_srq(srq, change, &[]) }
     }
 
     /// A shared receive queue's attributes.

@@ -156,9 +156,9 @@ mod tests {
         let (mr, ..) = ctx.reg_dmabuf_mr(&pd, file.as_fd(), 0, 4096, 0, 0).unwrap();
         let mw = ctx.alloc_mw(&pd, 2).unwrap();
         let request = crate::uverbs::attr::CreateQp {
-            pd: &pd,
-            send_cq: &cq,
-            recv_cq: &cq,
+            domain: crate::uverbs::attr::QpDomain::Pd(&pd),
+            send_cq: Some(&cq),
+            recv_cq: Some(&cq),
             srq: None,
             qp_type: 2,
             sq_sig_all: false,

@@ -5,6 +5,7 @@
 //! Only declarations: [`Cdev`] is an `unsafe trait`, and lists what its implementer and its caller owe each other.
 #![allow(unsafe_code)]
 
+use super::details::DeviceDetails;
 use super::device::DeviceInfo;
 use super::errno::Errno;
 use super::error::Error;
@@ -30,6 +31,11 @@ pub trait Sys: Send + Sync {
 
     /// Opens the character device of `device`. Two calls give two independent files.
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn Cdev>, Error>;
+
+    /// What there is to know of `device` without opening it, beyond what the list tells. Nothing, unless implemented.
+    fn details(&self, device: &DeviceInfo) -> DeviceDetails {
+        DeviceDetails::new(device.name.clone())
+    }
 }
 
 /// One open file of an RDMA character device, `/dev/infiniband/uverbsN`.
@@ -77,6 +83,11 @@ pub unsafe trait Cdev: Send + Sync {
 
     /// Maps `len_bytes` of the device's memory at `offset`, shared, readable and writable.
     fn map(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno>;
+
+    /// As [`map`](Self::map), of memory that the caller only reads, and that a driver may refuse to map writable.
+    fn map_read_only(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno> {
+        self.map(offset, len_bytes)
+    }
 
     /// Gives the file up: no later command reaches the device, and no mapping keeps the file open. What was mapped stays
     /// valid memory, with the bytes that were there. The caller has destroyed every queue pair. Nothing to do by default.

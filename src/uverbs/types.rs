@@ -67,6 +67,17 @@ number24! {
 }
 
 number24! {
+    /// Shared receive queue number (SRQN), 24 bits: what a peer names an XRC shared receive queue by (IB spec 9.2.6).
+    ///
+    /// ```
+    /// use ironverbs::Srqn;
+    /// assert_eq!(Srqn::new(17).unwrap().get(), 17);
+    /// assert!(Srqn::new(1 << 24).is_err()); // 24 bits
+    /// ```
+    Srqn, "shared receive queue number"
+}
+
+number24! {
     /// Packet sequence number (PSN), 24 bits, wraps to zero (IB spec 9.2.8).
     ///
     /// ```

@@ -45,11 +45,11 @@ pub struct Wc {
 }
 
 /// `IB_WC_GRH` (`include/rdma/ib_verbs.h`).
-const GRH: u32 = 1;
+pub(crate) const GRH: u32 = 1;
 /// `IB_WC_WITH_IMM` (`include/rdma/ib_verbs.h`).
-const WITH_IMM: u32 = 2;
+pub(crate) const WITH_IMM: u32 = 2;
 /// `IB_WC_WITH_INVALIDATE`.
-const WITH_INVALIDATE: u32 = 4;
+pub(crate) const WITH_INVALIDATE: u32 = 4;
 
 /// What a successful work request did.
 ///

@@ -316,6 +316,9 @@ pub enum PostError {
     /// A memory window of type 2 belongs to another queue pair. Use it there, or make one on this queue pair.
     #[error("the memory window belongs to another queue pair: make one on this queue pair")]
     ForeignWindow,
+    /// The device, or the queue pair's transport, has no such operation.
+    #[error("the device has no such operation on a queue pair of this transport")]
+    NotOffered,
     /// An earlier bind or invalidate of the window has not completed. Poll for it, and show it to
     /// [`Mw::observe`](crate::Mw::observe).
     #[error("an earlier request about the memory window has not completed: poll for it and let the window observe it")]
@@ -374,6 +377,17 @@ pub enum PollError {
     /// more.
     #[error("the completion queue could not be mapped after it was resized: resize it once more")]
     Unmapped,
+    /// The device wrote a completion of a kind that this queue was not made for. Nothing more can be relied on: destroy the
+    /// queue pairs on it, and connect anew.
+    #[error(
+        "the device wrote completion {index}, which is of a kind that the queue was not made for (entry's kind {kind:#x})"
+    )]
+    BadEntry {
+        /// How many completions came before, modulo 2^32.
+        index: u32,
+        /// Upper half: format, lower half: opcode, as far as they tell.
+        kind: u8,
+    },
 }
 
 impl PollError {
@@ -382,6 +396,12 @@ impl PollError {
         match self {
             Self::Overrun => Error::CqOverrun { verb },
             Self::DeviceGone => Error::DeviceGone { verb },
+            Self::BadEntry { .. } => Error::Abi {
+                verb,
+                what: "completion".into(),
+                need: "a kind that the queue was made for".into(),
+                got: self.to_string().into(),
+            },
             Self::Unmapped => Error::invalid(verb, "completion queue", "not mapped", "resize it once more"),
         }
     }

@@ -3,8 +3,8 @@
 use super::any::{AnyAh, create_ah};
 use super::attr::Path;
 use super::datagram::Datagram;
+use super::endpoint::Endpoint;
 use super::pd::{Pd, PdInner};
-use super::prepared::Endpoint;
 use super::provider::Provider;
 use super::qp::Qp;
 use super::qp_type::Ud;
@@ -84,7 +84,7 @@ impl Pd {
             Some(grh) => context.named_gid(path.port, grh.sgid_index).map(Some)?,
             None => None,
         };
-        let (handle, wire) = create_ah(context.driver, &context.ucontext, &pd.handle, &av, local.as_ref())
+        let (handle, wire) = create_ah(&context.opened, &pd.handle, &av, local.as_ref())
             .map_err(|error| explain_route(error, context, &av))?;
         Ok(AddressHandle { handle, wire, path: *path, pd: pd.clone() })
     }

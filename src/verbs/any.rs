@@ -1,58 +1,83 @@
 //! Dispatch by enum for [`Any`]: one variant for each provider, chosen when the device is opened.
 
 use super::ah::Destination;
-use super::provider::sealed::{Backend, CompEntry, CompOps, CqRequest, NewQp, RecvOps, SendOps};
-use super::provider::{Any, Rxe};
+use super::mlx5::{Mlx5Rq, Mlx5Sq};
+use super::opened::Opened;
+use super::provider::sealed::{
+    Backend, CompEntry, CompOps, CqRequest, NewCq, NewQp, NewSrq, QpRequest, RecvOps, SendOps, SrqRequest,
+};
+use super::provider::{Any, Mlx5, Rxe};
+use crate::mlx5;
 use crate::rxe::{self, RxeAh, RxeCq, RxeCqe, RxeRq, RxeSq};
-use crate::uverbs::attr::{AddressVector, CreateQp, GidEntry};
+use crate::uverbs::attr::{AddressVector, GidEntry};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
 use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
-use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
+use crate::uverbs::shared_receive_queue::ModifySrq;
+use crate::uverbs::types::{Qpn, Srqn};
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::{PostError, SendWr, Sge};
+use crate::uverbs::wr::{PollError, PostError, SendWr, Sge};
 use std::sync::Arc;
 
 pub enum AnySq {
     Rxe(RxeSq),
+    Mlx5(Mlx5Sq),
 }
 
 pub enum AnyRq {
     Rxe(RxeRq),
+    Mlx5(Mlx5Rq),
 }
 
 pub enum AnyCq {
     Rxe(RxeCq),
+    Mlx5(mlx5::Cq),
 }
 
 #[derive(Clone, Copy)]
 pub enum AnyCqe<'a> {
     Rxe(RxeCqe<'a>),
+    Mlx5(mlx5::Cqe<'a>),
 }
 
 /// What work requests say of an address handle. Address handles have no provider in their type, as memory has none.
 pub enum AnyAh {
     Rxe(RxeAh),
+    Mlx5(mlx5::Av),
 }
 
 /// Makes an address handle. `local` is the GID that `av` names as its source.
 pub fn create_ah(
-    driver: DriverId,
-    context: &Arc<Ucontext>,
+    opened: &Opened,
     pd: &Handle,
     av: &AddressVector,
     local: Option<&GidEntry>,
 ) -> Result<(Handle, AnyAh), Error> {
-    match (driver, local) {
-        (DriverId::RXE, Some(local)) => {
+    match (opened, local) {
+        (Opened::Rxe(context), Some(local)) => {
             rxe::create_ah(context, pd, av, local).map(|(handle, ah)| (handle, AnyAh::Rxe(ah)))
         }
-        (DriverId::RXE, None) => {
+        (Opened::Rxe(_), None) => {
             Err(Error::invalid(Verb::CreateAh, "GRH", "missing", "Soft-RoCE addresses by GID only"))
         }
-        _ => Err(no_provider(Verb::CreateAh, driver)),
+        (Opened::Mlx5(context), local) => {
+            mlx5::create_ah(context, pd, av, local).map(|(handle, av)| (handle, AnyAh::Mlx5(av)))
+        }
+    }
+}
+
+/// Makes the receiving end of XRC in a domain, in state RESET.
+pub fn create_xrc_recv(opened: &Opened, xrcd: &Handle, user_handle: u64) -> Result<(Handle, Qpn), Error> {
+    match opened {
+        // There is no domain to make one in.
+        Opened::Rxe(_) => Err(Error::Unsupported {
+            verb: Verb::CreateQp,
+            what: "the receiving end of XRC".into(),
+            by: Lacking::Driver,
+        }),
+        Opened::Mlx5(context) => mlx5::create_xrc_recv(context, xrcd, user_handle),
     }
 }
 
@@ -61,6 +86,7 @@ macro_rules! each {
     ($any:ident, $value:expr, $inner:ident => $body:expr) => {
         match $value {
             $any::Rxe($inner) => $body,
+            $any::Mlx5($inner) => $body,
         }
     };
 }
@@ -71,55 +97,64 @@ impl Backend for Any {
     type Cq = AnyCq;
 
     fn drives(driver: DriverId) -> bool {
-        Rxe::drives(driver)
+        Rxe::drives(driver) || Mlx5::drives(driver)
     }
 
-    fn create_cq(driver: DriverId, request: CqRequest<'_>) -> Result<(Handle, AnyCq), Error> {
-        match driver {
-            DriverId::RXE => Rxe::create_cq(driver, request).map(|(handle, cq)| (handle, AnyCq::Rxe(cq))),
-            _ => Err(no_provider(Verb::CreateCq, driver)),
+    fn create_cq(opened: &Opened, request: CqRequest<'_>) -> Result<NewCq<AnyCq>, Error> {
+        match opened {
+            Opened::Rxe(_) => {
+                let NewCq { handle, cq, link } = Rxe::create_cq(opened, request)?;
+                Ok(NewCq { handle, cq: AnyCq::Rxe(cq), link })
+            }
+            Opened::Mlx5(_) => {
+                let NewCq { handle, cq, link } = Mlx5::create_cq(opened, request)?;
+                Ok(NewCq { handle, cq: AnyCq::Mlx5(cq), link })
+            }
         }
     }
 
     fn resize_cq(context: &Arc<Ucontext>, handle: &Handle, cq: &mut AnyCq, cqe: u32) -> Result<(), Error> {
         match cq {
             AnyCq::Rxe(cq) => Rxe::resize_cq(context, handle, cq, cqe),
+            AnyCq::Mlx5(cq) => Mlx5::resize_cq(context, handle, cq, cqe),
         }
     }
 
-    fn create_srq(
-        driver: DriverId,
-        context: &Arc<Ucontext>,
-        request: &CreateSrq<'_>,
-    ) -> Result<(Handle, AnyRq), Error> {
-        match driver {
-            DriverId::RXE => Rxe::create_srq(driver, context, request).map(|(handle, rq)| (handle, AnyRq::Rxe(rq))),
-            _ => Err(no_provider(Verb::CreateSrq, driver)),
+    fn create_srq(opened: &Opened, request: &SrqRequest<'_>) -> Result<NewSrq<AnyRq>, Error> {
+        match opened {
+            Opened::Rxe(_) => {
+                let NewSrq { handle, queue, link, srqn } = Rxe::create_srq(opened, request)?;
+                Ok(NewSrq { handle, queue: AnyRq::Rxe(queue), link, srqn })
+            }
+            Opened::Mlx5(_) => {
+                let NewSrq { handle, queue, link, srqn } = Mlx5::create_srq(opened, request)?;
+                Ok(NewSrq { handle, queue: AnyRq::Mlx5(queue), link, srqn })
+            }
         }
     }
 
     fn modify_srq(context: &Arc<Ucontext>, handle: &Handle, queue: &mut AnyRq, change: ModifySrq) -> Result<(), Error> {
         match queue {
             AnyRq::Rxe(queue) => Rxe::modify_srq(context, handle, queue, change),
+            AnyRq::Mlx5(queue) => Mlx5::modify_srq(context, handle, queue, change),
         }
     }
 
-    fn create_qp(
-        driver: DriverId,
-        context: &Arc<Ucontext>,
-        request: &CreateQp<'_>,
-    ) -> Result<NewQp<AnySq, AnyRq>, Error> {
-        match driver {
-            DriverId::RXE => {
-                let NewQp { handle, qpn, cap, sq, rq } = Rxe::create_qp(driver, context, request)?;
+    fn create_qp(opened: &Opened, request: &QpRequest<'_>) -> Result<NewQp<AnySq, AnyRq>, Error> {
+        match opened {
+            Opened::Rxe(_) => {
+                let NewQp { handle, qpn, cap, sq, rq } = Rxe::create_qp(opened, request)?;
                 Ok(NewQp { handle, qpn, cap, sq: AnySq::Rxe(sq), rq: AnyRq::Rxe(rq) })
             }
-            _ => Err(no_provider(Verb::CreateQp, driver)),
+            Opened::Mlx5(_) => {
+                let NewQp { handle, qpn, cap, sq, rq } = Mlx5::create_qp(opened, request)?;
+                Ok(NewQp { handle, qpn, cap, sq: AnySq::Mlx5(sq), rq: AnyRq::Mlx5(rq) })
+            }
         }
     }
 }
 
-fn no_provider(verb: Verb, driver: DriverId) -> Error {
+pub(super) fn no_provider(verb: Verb, driver: DriverId) -> Error {
     Error::Unsupported { verb, what: format!("driver {driver}").into(), by: Lacking::Library }
 }
 
@@ -130,11 +165,15 @@ impl SendOps for AnySq {
     }
     #[inline(always)]
     fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        each!(AnySq, self, sq => sq.push(wr))
+        each!(AnySq, self, sq => SendOps::push(sq, wr))
     }
     #[inline(always)]
     fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
         each!(AnySq, self, sq => SendOps::push_to(sq, wr, to))
+    }
+    #[inline(always)]
+    fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
+        each!(AnySq, self, sq => sq.push_xrc(wr, srqn))
     }
     #[inline(always)]
     fn submit(&mut self) -> Result<(), PostError> {
@@ -227,6 +266,7 @@ impl CompOps for AnyCq {
     fn next(&mut self) -> Option<AnyCqe<'_>> {
         match self {
             Self::Rxe(cq) => cq.next().map(AnyCqe::Rxe),
+            Self::Mlx5(cq) => cq.next().map(AnyCqe::Mlx5),
         }
     }
     #[inline(always)]
@@ -235,13 +275,19 @@ impl CompOps for AnyCq {
     }
     #[inline(always)]
     fn end(&mut self) -> bool {
-        each!(AnyCq, self, cq => cq.end())
+        each!(AnyCq, self, cq => CompOps::end(cq))
     }
     fn give_back(&mut self) {
-        each!(AnyCq, self, cq => cq.give_back());
+        each!(AnyCq, self, cq => CompOps::give_back(cq));
     }
     fn holds_slots(&self) -> bool {
-        each!(AnyCq, self, cq => cq.holds_slots())
+        each!(AnyCq, self, cq => CompOps::holds_slots(cq))
+    }
+    fn arm(&self, context: &Ucontext, handle: &Handle, events: u32, solicited_only: bool) -> Result<(), Error> {
+        each!(AnyCq, self, cq => CompOps::arm(cq, context, handle, events, solicited_only))
+    }
+    fn fault(&self) -> Option<PollError> {
+        each!(AnyCq, self, cq => CompOps::fault(cq))
     }
 }
 
@@ -249,5 +295,9 @@ impl CompEntry for AnyCqe<'_> {
     #[inline(always)]
     fn wc(&self) -> Wc {
         each!(AnyCqe, self, cqe => CompEntry::wc(cqe))
+    }
+    #[inline(always)]
+    fn timestamp(&self) -> Option<u64> {
+        each!(AnyCqe, self, cqe => CompEntry::timestamp(cqe))
     }
 }

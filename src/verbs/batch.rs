@@ -15,6 +15,7 @@ use super::provider::sealed::{RecvOps, SendOps};
 use super::provider::{Any, Provider};
 use super::qp_type::{Connected, QpType, Rc, Ud};
 use super::transition::Transport;
+use super::way::Way;
 use crate::mem::copy::stay_a_loop;
 use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, Sge, WrFlags};
@@ -79,6 +80,12 @@ impl<'qp, P: Provider, T: QpType> SendBatch<'qp, P, T> {
         payload: Payload<'_>,
     ) -> Result<(), PostError> {
         self.sq.push(&SendWr { wr_id, flags, op, payload })
+    }
+
+    /// As [`push`](Self::push), for queue pairs that leave open where a work request goes.
+    #[inline(always)]
+    pub(super) fn push_on(&mut self, way: Way<'_>, wr: &SendWr<'_>) -> Result<(), PostError> {
+        way.push(self.sq, wr)
     }
 
     /// Publishes all work requests of the batch and rings the doorbell once. An empty batch does nothing.
@@ -203,7 +210,7 @@ impl<P: Provider> SendBatch<'_, P, Ud> {
         payload: impl Into<Payload<'a>>,
         to: Destination<'_>,
     ) -> Result<(), PostError> {
-        self.push_to(wr_id, flags, SendOp::Send, payload.into(), to)
+        self.push_on(Way::Datagram(to), &SendWr { wr_id, flags, op: SendOp::Send, payload: payload.into() })
     }
 
     /// As [`send_to`](Self::send_to), with 32 bits of immediate data, in host order.
@@ -216,19 +223,7 @@ impl<P: Provider> SendBatch<'_, P, Ud> {
         imm: u32,
         to: Destination<'_>,
     ) -> Result<(), PostError> {
-        self.push_to(wr_id, flags, SendOp::SendImm(imm), payload.into(), to)
-    }
-
-    #[inline(always)]
-    fn push_to(
-        &mut self,
-        wr_id: u64,
-        flags: WrFlags,
-        op: SendOp,
-        payload: Payload<'_>,
-        to: Destination<'_>,
-    ) -> Result<(), PostError> {
-        self.sq.push_to(&SendWr { wr_id, flags, op, payload }, to)
+        self.push_on(Way::Datagram(to), &SendWr { wr_id, flags, op: SendOp::SendImm(imm), payload: payload.into() })
     }
 }
 

@@ -124,7 +124,10 @@ impl ChannelInner {
     }
 
     pub(super) fn drain(&self, mut each: impl FnMut(CqId)) -> Result<usize, Error> {
-        let drained = event::read_comp_events(self.fd.as_fd(), |user_handle| each(CqId(user_handle)));
+        let drained = event::read_comp_events(self.fd.as_fd(), |user_handle| {
+            self.context.registry.comp_event(user_handle);
+            each(CqId(user_handle));
+        });
         self.context.registry.heed(drained)
     }
 

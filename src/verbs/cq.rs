@@ -1,14 +1,16 @@
 //! Completion queues.
 
 use super::channel::{ChannelInner, CompChannel, SLICE, deadline};
+use super::clock::Stamps;
 use super::cq_depth::{CqLoad, Demand};
 use super::device::{Context, ContextInner};
 use super::health::Health;
 use super::mr::CloseError;
-use super::provider::sealed::{CompOps, CqRequest};
+use super::opened::CqLink;
+use super::provider::sealed::{CompOps, CqOptions, CqRequest, NewCq};
 use super::provider::{Any, Provider};
 use super::registry::Source;
-use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Handle;
 use std::fmt;
 use std::marker::PhantomData;
@@ -56,6 +58,7 @@ pub struct Cq<P: Provider = Any> {
 /// What the queue pairs of a completion queue keep of it.
 pub(super) struct CqShared {
     pub(super) handle: Handle,
+    pub(super) link: CqLink,
     pub(super) id: CqId,
     pub(super) context: Arc<ContextInner>,
     pub(super) channel: Option<Arc<ChannelInner>>,
@@ -98,6 +101,7 @@ pub struct CqBuilder<'a, P: Provider = Any> {
     depth: u32,
     channel: Option<&'a CompChannel>,
     comp_vector: u32,
+    options: CqOptions,
     provider: PhantomData<P>,
 }
 
@@ -115,7 +119,8 @@ impl<P: Provider> Context<P> {
     /// As [`create_cq`](Self::create_cq), with more settings.
     pub fn cq_builder<'a>(&self, depth: u32) -> CqBuilder<'a, P> {
         let context = self.inner().clone();
-        CqBuilder { context, depth, channel: None, comp_vector: 0, provider: PhantomData }
+        let options = CqOptions::default();
+        CqBuilder { context, depth, channel: None, comp_vector: 0, options, provider: PhantomData }
     }
 }
 
@@ -133,9 +138,33 @@ impl<'a, P: Provider> CqBuilder<'a, P> {
         self
     }
 
+    /// Bytes of an entry: 64, as by default, or 128. Larger ones have a cache line pair to themselves, which suits processors
+    /// that fetch two at a time. Only ConnectX adapters have a choice.
+    #[doc(alias = "MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE")]
+    pub fn entry_bytes(mut self, bytes: u32) -> Self {
+        self.options.entry_bytes = Some(bytes);
+        self
+    }
+
+    /// Let the device pack completions that are alike: fewer bytes on the bus, some more work for who polls. Default off; only
+    /// some ConnectX adapters can, and most only with entries of 64 bytes.
+    #[doc(alias = "MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE")]
+    pub fn compressed(mut self, on: bool) -> Self {
+        self.options.compressed = on;
+        self
+    }
+
+    /// Demand a time in each completion ([`Completion::timestamp`](crate::Completion::timestamp)). Without this there is one
+    /// where the device can.
+    #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP")]
+    pub fn stamps(mut self, stamps: Stamps) -> Self {
+        self.options.stamps = Some(stamps);
+        self
+    }
+
     /// Makes it.
     pub fn build(self) -> Result<Cq<P>, Error> {
-        let Self { context, depth, channel, comp_vector, provider: _ } = self;
+        let Self { context, depth, channel, comp_vector, options, provider: _ } = self;
         check_depth(Verb::CreateCq, depth, context.attr.max_cqe)?;
         let vectors = context.ucontext.num_comp_vectors();
         if comp_vector >= vectors.max(1) {
@@ -149,20 +178,15 @@ impl<'a, P: Provider> CqBuilder<'a, P> {
             return Err(Error::invalid(Verb::CreateCq, "completion channel", "foreign", limit));
         }
         let user_handle = context.ucontext.next_user_handle();
-        let request = CqRequest {
-            context: &context.ucontext,
-            cqe: depth,
-            user_handle,
-            channel: channel.map(AsFd::as_fd),
-            comp_vector,
-        };
-        let (handle, poller) = P::create_cq(context.driver, request)?;
+        let request = CqRequest { cqe: depth, user_handle, channel: channel.map(AsFd::as_fd), comp_vector, options };
+        let NewCq { handle, cq: poller, link } = P::create_cq(&context.opened, request)?;
         let channel = channel.map(|c| c.inner().clone());
         if let Some(channel) = &channel {
             channel.attached.fetch_add(1, Ordering::Relaxed);
         }
         let shared = Arc::new(CqShared {
             handle,
+            link,
             id: CqId(user_handle),
             context,
             health: Arc::new(Health::new(channel.as_ref().map(|channel| channel.alarm.clone()))),
@@ -217,7 +241,33 @@ impl<P: Provider> Cq<P> {
         resized
     }
 
-    /// Asks for one event on the channel when the next completion comes. A completion that is already there raises none:
+    /// Lets one event stand for up to `count` completions, and wait for them for up to `period`: fewer interrupts, later. With a
+    /// count of 0 or 1, or no time at all, each completion that is asked for gives its event at once, as at first.
+    ///
+    /// The device's limits are [`max_cq_moderation_count`](crate::DeviceAttr::max_cq_moderation_count) and
+    /// [`max_cq_moderation_period_us`](crate::DeviceAttr::max_cq_moderation_period_us).
+    #[doc(alias = "ibv_modify_cq")]
+    pub fn moderate(&self, count: u16, period: Duration) -> Result<(), Error> {
+        let CqShared { context, handle, .. } = &*self.shared;
+        let (most, longest) = (context.attr.max_cq_moderation_count, context.attr.max_cq_moderation_period_us);
+        if most == 0 {
+            let what = "moderation of completion events".into();
+            return Err(Error::Unsupported { verb: Verb::ModifyCq, what, by: Lacking::Driver });
+        }
+        if count > most {
+            return Err(Error::invalid(Verb::ModifyCq, "count", count, format!("the device takes up to {most}")));
+        }
+        match u16::try_from(period.as_micros()) {
+            Ok(period_us) if period_us <= longest => context.ucontext.modify_cq(handle, count, period_us),
+            _ => {
+                let limit = format!("the device waits for up to {longest} us");
+                Err(Error::invalid(Verb::ModifyCq, "period", format_args!("{period:?}"), limit))
+            }
+        }
+    }
+
+    /// Asks for one event on the channel when the next completion comes. One that is already there raises none on some devices
+    /// (Soft-RoCE), and one at once on others:
     /// poll once more after arming, and wait only if there was nothing.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&self, notify: Notify) -> Result<(), Error> {
@@ -297,8 +347,8 @@ impl<P: Provider> Cq<P> {
 
     /// Arms. If that fails because the device is gone, the queue's health says so before the caller knows.
     fn request_event(&self, notify: Notify) -> Result<(), Error> {
-        let context = &self.shared.context;
-        let armed = context.ucontext.req_notify_cq(&self.shared.handle, notify == Notify::Solicited);
+        let CqShared { context, handle, health, .. } = &*self.shared;
+        let armed = self.poller.arm(&context.ucontext, handle, health.comp_events(), notify == Notify::Solicited);
         context.registry.heed(armed)
     }
 

@@ -3,14 +3,16 @@
 use super::datagram::{GrhKind, ReceivedGrh};
 use super::events::AsyncEvents;
 use super::gid::{GidChoice, GidWant, choose_gid};
+use super::opened::Opened;
 use super::pd::Pd;
 use super::provider::{Any, Provider};
 use super::registry::Registry;
 use crate::sys::Linux;
+use crate::uverbs::abi::verbs::device_cap;
 use crate::uverbs::attr::{DeviceAttr, GidEntry, GidType, PortAttr};
 use crate::uverbs::context::Ucontext;
-use crate::uverbs::device::{DeviceIndex, DeviceInfo, DriverId};
-use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::device::{DeviceIndex, DeviceInfo};
+use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Leak;
 use crate::uverbs::sys::Sys;
 use crate::uverbs::types::{GidIndex, LinkLayer, PortNum};
@@ -42,9 +44,10 @@ pub struct Context<P: Provider = Any> {
 
 /// What every object of a context shares.
 pub(super) struct ContextInner {
+    pub(super) opened: Opened,
+    /// The same as `opened`'s.
     pub(super) ucontext: Arc<Ucontext>,
     pub(super) registry: Registry,
-    pub(super) driver: DriverId,
     pub(super) attr: DeviceAttr,
     info: DeviceInfo,
 }
@@ -68,24 +71,21 @@ impl Context {
     /// Opens a device of `sys`: the host, a device model, or a wrapper around either.
     pub fn open_on(sys: &dyn Sys, info: &DeviceInfo) -> Result<Self, Error> {
         let cdev = sys.open(info)?;
-        let driver = DriverId(cdev.driver_id());
-        if !<Any as super::provider::sealed::Backend>::drives(driver) {
-            return Err(Error::Unsupported {
-                verb: Verb::OpenDevice,
-                what: format!("driver {driver}").into(),
-                by: crate::uverbs::error::Lacking::Library,
-            });
-        }
-        let ucontext = Ucontext::open(cdev, &[], &mut [])?;
+        let opened = Opened::open(cdev)?;
+        let ucontext = opened.ucontext().clone();
         let attr = ucontext.query_device()?;
         let registry = Registry::default();
-        let inner = Arc::new(ContextInner { ucontext, registry, driver, attr, info: info.clone() });
+        let inner = Arc::new(ContextInner { opened, ucontext, registry, attr, info: info.clone() });
         Ok(Self { inner, provider: PhantomData })
     }
 
     /// The same context with its provider named at compile time, or the context back if its driver is another.
     pub fn into_provider<P: Provider>(self) -> Result<Context<P>, Self> {
-        if P::drives(self.inner.driver) { Ok(Context { inner: self.inner, provider: PhantomData }) } else { Err(self) }
+        if P::drives(self.inner.opened.driver()) {
+            Ok(Context { inner: self.inner, provider: PhantomData })
+        } else {
+            Err(self)
+        }
     }
 }
 
@@ -244,6 +244,18 @@ impl ContextInner {
         Ok(())
     }
 
+    /// Refuses extended reliable connections where there are none.
+    pub(super) fn check_xrc(&self, verb: Verb) -> Result<(), Error> {
+        if self.attr.device_cap_flags_ex & device_cap::XRC != 0 {
+            return Ok(());
+        }
+        let by = match self.opened {
+            Opened::Rxe(_) => Lacking::Driver,
+            Opened::Mlx5(_) => Lacking::Device,
+        };
+        Err(Error::Unsupported { verb, what: "extended reliable connections (XRC)".into(), by })
+    }
+
     pub(super) fn is_ethernet(&self, port: PortNum) -> Result<bool, Error> {
         Ok(self.query_port(port)?.link_layer == LinkLayer::Ethernet)
     }
@@ -271,6 +283,9 @@ impl<P: Provider> Clone for Context<P> {
 
 impl<P: Provider> fmt::Debug for Context<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("device", &self.inner.info.name).field("driver", &self.inner.driver).finish()
+        f.debug_struct("Context")
+            .field("device", &self.inner.info.name)
+            .field("driver", &self.inner.opened.driver())
+            .finish()
     }
 }

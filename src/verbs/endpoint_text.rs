@@ -1,6 +1,6 @@
 //! An [`Endpoint`] as one line of text, for programs that tell each other over TCP, a file, or a terminal.
 
-use super::prepared::Endpoint;
+use super::endpoint::Endpoint;
 use crate::uverbs::types::{Gid, Lid, Mtu, Psn, Qpn};
 use std::fmt;
 use std::str::FromStr;

@@ -2,11 +2,12 @@
 
 use super::attr::QpUpdate;
 use super::batch::{RecvBatch, SendBatch};
-use super::prepared::{Endpoint, Local};
+use super::endpoint::Endpoint;
 use super::provider::{Any, Provider};
 use super::qp::Qp;
 use super::qp_core::{QpCore, QpShared, RecvSide, SendSide};
-use super::qp_type::{QpType, Rc};
+use super::qp_type::{QpType, Rc, Receives};
+use super::reach::Local;
 use crate::uverbs::attr::{QpAttr, QpCap, QpState};
 use crate::uverbs::error::Error;
 use crate::uverbs::types::Qpn;
@@ -42,7 +43,7 @@ pub struct RecvHalf<P: Provider = Any, T: QpType = Rc> {
     kind: PhantomData<T>,
 }
 
-impl<P: Provider, T: QpType> Qp<P, T> {
+impl<P: Provider, T: Receives> Qp<P, T> {
     /// Splits it, so that one thread can send while another receives; neither takes a lock. A third one can poll the
     /// completion queue, or one thread each of two.
     ///
@@ -93,7 +94,7 @@ impl<P: Provider, T: QpType> SendHalf<P, T> {
     }
 }
 
-impl<P: Provider, T: QpType> RecvHalf<P, T> {
+impl<P: Provider, T: Receives> RecvHalf<P, T> {
     /// Opens a batch of receives.
     #[inline(always)]
     pub fn recv_batch(&mut self) -> RecvBatch<'_, P, T> {

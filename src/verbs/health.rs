@@ -23,6 +23,8 @@ pub(super) struct Health {
     waiting: Mutex<Option<Waker>>,
     /// Set with every mark, for who waits for the channel and not for one queue.
     alarm: Option<Arc<AtomicBool>>,
+    /// Completion events of it that were received.
+    comp_events: std::sync::atomic::AtomicU32,
 }
 
 /// Every bit of the state is something that is wrong.
@@ -48,6 +50,15 @@ impl Health {
     #[inline(always)]
     pub(super) fn is_well(&self) -> bool {
         self.state.load(Ordering::Relaxed) == WELL
+    }
+
+    /// How many completion events of it were received, in any thread.
+    pub(super) fn comp_events(&self) -> u32 {
+        self.comp_events.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    pub(super) fn comp_event_received(&self) {
+        self.comp_events.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
     pub(super) fn mark_overrun(&self) {

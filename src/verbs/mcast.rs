@@ -37,7 +37,7 @@ impl<P: Provider> Qp<P, Ud> {
             return Err(Error::invalid(Verb::AttachMcast, "LID", lid.0, limit));
         }
         let mut groups = shared.groups.lock();
-        context.ucontext.attach_mcast(&shared.handle, gid, lid).map_err(|error| match error.errno() {
+        context.ucontext.attach_mcast(&shared.control.handle, gid, lid).map_err(|error| match error.errno() {
             Some(Errno::ENOMEM) => error.with_hint(format!(
                 "the device has {} groups at most, with {} queue pairs each and {} in all (max_mcast_grp, \
                  max_mcast_qp_attach, max_total_mcast_qp_attach)",
@@ -60,7 +60,7 @@ impl<P: Provider> Qp<P, Ud> {
         if !groups.contains(&(gid, lid)) {
             return Err(Error::invalid(Verb::DetachMcast, "gid", gid, "the queue pair is not in that group"));
         }
-        shared.pd.context.ucontext.detach_mcast(&shared.handle, gid, lid)?;
+        shared.pd.context.ucontext.detach_mcast(&shared.control.handle, gid, lid)?;
         groups.retain(|group| *group != (gid, lid));
         Ok(())
     }
@@ -77,6 +77,6 @@ impl<P: Provider> QpShared<P> {
     pub(super) fn leave_groups(&self) {
         self.groups
             .lock()
-            .retain(|(gid, lid)| self.pd.context.ucontext.detach_mcast(&self.handle, *gid, *lid).is_err());
+            .retain(|(gid, lid)| self.pd.context.ucontext.detach_mcast(&self.control.handle, *gid, *lid).is_err());
     }
 }

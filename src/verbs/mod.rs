@@ -6,6 +6,7 @@ mod any;
 mod attr;
 mod batch;
 mod channel;
+mod clock;
 mod counted;
 mod cq;
 mod cq_depth;
@@ -14,6 +15,7 @@ mod device;
 mod device_memory;
 mod dmabuf;
 mod drain;
+mod endpoint;
 mod endpoint_text;
 mod events;
 mod fork;
@@ -21,9 +23,11 @@ mod gid;
 mod halves;
 mod health;
 mod mcast;
+mod mlx5;
 mod mr;
 mod mr_builder;
 mod odp;
+mod opened;
 mod owners;
 mod pages;
 mod pd;
@@ -33,8 +37,10 @@ mod pool;
 mod prepared;
 mod provider;
 mod qp;
+mod qp_control;
 mod qp_core;
 mod qp_type;
+mod reach;
 mod registry;
 mod route;
 mod scope;
@@ -43,9 +49,12 @@ mod srq;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transition;
+mod way;
 mod wc;
 mod window;
 mod window_post;
+mod xrc;
+mod xrc_post;
 
 pub use crate::uverbs::attr::{
     AddressVector, DeviceAttr, GidEntry, GidType, OdpCaps, PortAttr, PortState, QpAttr, QpCap, QpState, RssCaps, TmCaps,
@@ -60,23 +69,26 @@ pub use crate::uverbs::memory_wr::{FlushLevel, FlushPlacement, MwBinding};
 pub use crate::uverbs::object::{Leak, ObjectKind};
 pub use crate::uverbs::shared_receive_queue::SrqAttr;
 pub use crate::uverbs::types::{
-    Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, QKey, Qpn, Rkey,
+    Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, QKey, Qpn, Rkey, Srqn,
 };
 pub use crate::uverbs::wc::{Done, Source, Wc, WcError};
 pub use crate::uverbs::wr::{
     Inline, InlinePieces, Payload, PollError, PostError, RemoteAddr, Sge, WcOpcode, WcStatus, WrFlags,
 };
+pub use crate::uverbs::xrc::XrcdOpen;
 pub use access::AccessFlags;
 pub use ah::{AddressHandle, Destination};
 pub use attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer};
 pub use batch::{RecvBatch, SendBatch};
 pub use channel::CompChannel;
+pub use clock::{DeviceClock, Stamps};
 pub use cq::{Cq, CqBuilder, CqId, Notify};
 pub use cq_depth::{CqDepth, CqLoad};
 pub use datagram::{Datagram, DatagramError, GRH_BYTES, GrhKind, ReceivedGrh};
 pub use device::{Context, devices};
 pub use device_memory::DeviceMemory;
 pub use dmabuf::DmabufMr;
+pub use endpoint::{ConnectOptions, Endpoint};
 pub use endpoint_text::ParseEndpointError;
 pub use events::{AsyncEvent, AsyncEvents, SrqId, Subject};
 pub use fork::ForkPolicy;
@@ -89,12 +101,14 @@ pub use pages::{PageKind, Pages};
 pub use pd::Pd;
 pub use poll::Completions;
 pub use pool::{Pool, Slot, SlotError};
-pub use prepared::{ConnectError, ConnectOptions, Endpoint, PreparedQp, QpBuilder};
-pub use provider::{Any, Provider, Rxe};
+pub use prepared::{ConnectError, PreparedQp, QpBuilder};
+pub use provider::{Any, Mlx5, Provider, Rxe};
 pub use qp::Qp;
-pub use qp_type::{Connected, QpType, Rc, Uc, Ud};
+pub use qp_type::{Connectable, Connected, QpType, Rc, Receives, Uc, Ud, XrcSend};
 pub use scope::Scope;
-pub use srq::{Srq, SrqBuilder};
+pub use srq::{Basic, Srq, SrqBuilder, SrqKind, Xrc};
 pub use transition::Transport;
 pub use wc::Completion;
 pub use window::{Mw, MwType};
+pub use xrc::{ConnectXrcError, PreparedXrcRecv, XrcRecvBuilder, XrcRecvQp, Xrcd};
+pub use xrc_post::ToSrq;

@@ -43,7 +43,7 @@ impl PdInner {
 
 impl Pd {
     pub(super) fn new(context: &Arc<ContextInner>) -> Result<Self, Error> {
-        let handle = context.ucontext.alloc_pd(&mut [])?;
+        let handle = context.opened.alloc_pd()?;
         Ok(Self { inner: Arc::new(PdInner { handle, context: context.clone() }) })
     }
 

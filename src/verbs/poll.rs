@@ -34,6 +34,9 @@ impl<P: Provider> Cq<P> {
         poller.begin();
         let mut alarmed = false;
         if poller.is_drained() {
+            if let Some(error) = poller.fault() {
+                return Err(error);
+            }
             // A batch that was forgotten holds slots, too.
             alarmed = !shared.health.is_well() || poller.holds_slots();
             if alarmed && let Some(error) = shared.health.poll_error() {

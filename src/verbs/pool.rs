@@ -17,7 +17,6 @@
 #![allow(unsafe_code)]
 
 use super::access::AccessFlags;
-use super::ah::Destination;
 use super::counted::Counted;
 use super::datagram::GRH_BYTES;
 use super::mr::Mr;
@@ -29,6 +28,7 @@ use super::provider::sealed::{RecvOps, SendOps};
 use super::qp_core::{RecvSide, SendSide};
 use super::qp_type::QpType;
 use super::transition::Transport;
+use super::way::Way;
 use super::wc::Completion;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::wc::Wc;
@@ -253,29 +253,7 @@ pub struct SlotError {
 
 impl<P: Provider> SendSide<P> {
     #[inline(always)]
-    pub(super) fn post_slot(&mut self, slot: Slot, len_bytes: u32, op: SendOp) -> Result<(), SlotError> {
-        self.post_slot_with(slot, len_bytes, op, None)
-    }
-
-    #[inline(always)]
-    pub(super) fn post_slot_to(
-        &mut self,
-        slot: Slot,
-        len_bytes: u32,
-        op: SendOp,
-        to: Destination<'_>,
-    ) -> Result<(), SlotError> {
-        self.post_slot_with(slot, len_bytes, op, Some(to))
-    }
-
-    #[inline(always)]
-    fn post_slot_with(
-        &mut self,
-        slot: Slot,
-        len_bytes: u32,
-        op: SendOp,
-        to: Option<Destination<'_>>,
-    ) -> Result<(), SlotError> {
+    pub(super) fn post_slot(&mut self, slot: Slot, len_bytes: u32, op: SendOp, way: Way<'_>) -> Result<(), SlotError> {
         let Some(sge) = slot.sge(len_bytes) else {
             return Err(SlotError { error: PostError::BeyondSlot, slot: Some(slot) });
         };
@@ -288,11 +266,7 @@ impl<P: Provider> SendSide<P> {
         let sq = &mut *self.sq;
         let wr = SendWr { wr_id: slot.wr_id(), flags: WrFlags::SIGNALED, op, payload: Payload::Sges(&[sge]) };
         sq.begin();
-        let pushed = match to {
-            None => sq.push(&wr),
-            Some(to) => sq.push_to(&wr, to),
-        };
-        if let Err(error) = pushed {
+        if let Err(error) = way.push(sq, &wr) {
             sq.rollback();
             return Err(SlotError { error, slot: Some(slot) });
         }

@@ -1,49 +1,26 @@
 //! From nothing to a connected queue pair: builder, prepared queue pair, connect.
 
 use super::access::AccessFlags;
-use super::attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer};
+use super::attr::QpUpdate;
 use super::batch::RecvBatch;
 use super::cq::Cq;
 use super::cq_depth::CqLoad;
+use super::endpoint::{ConnectOptions, Endpoint};
 use super::gid::{GidChoice, GidWant};
 use super::pd::Pd;
 use super::provider::sealed::SendOps;
 use super::provider::{Any, Provider};
 use super::qp::Qp;
 use super::qp_core::QpCore;
-use super::qp_type::{Connected, QpType, Rc, Uc, Ud};
+use super::qp_type::{Connectable, QpType, Rc, Receives, Uc, Ud, XrcSend};
+use super::reach::{Address, Local, Place};
 use super::srq::Srq;
 use super::transition::Transport;
 use crate::uverbs::attr::{QpCap, QpState};
 use crate::uverbs::error::{Error, Verb};
-use crate::uverbs::types::{Gid, GidIndex, Lid, Mtu, PortNum, Psn, QKey, Qpn};
+use crate::uverbs::types::{GidIndex, PortNum, Psn, QKey, Qpn};
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::marker::PhantomData;
-
-/// What one side must know of the other to connect. How it gets there is the program's own business; as one line of text
-/// it prints and parses (`Display`, `FromStr`).
-///
-/// ```no_run
-/// # fn f(prepared: ironverbs::PreparedQp, peers: &str) -> Result<(), Box<dyn std::error::Error>> {
-/// println!("{}", prepared.endpoint()); // one line of text, for the peer
-/// let qp = prepared.connect(&peers.parse()?)?;
-/// # drop(qp);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// LID of the port; zero on Ethernet.
-    pub lid: Lid,
-    /// Queue pair number.
-    pub qpn: Qpn,
-    /// First packet sequence number sent.
-    pub psn: Psn,
-    /// GID, always there on Ethernet.
-    pub gid: Option<Gid>,
-    /// Active MTU of the port, where it is known: the connection uses the lower one of both sides'.
-    pub mtu: Option<Mtu>,
-}
 
 /// Settings of a queue pair to be made.
 ///
@@ -61,13 +38,10 @@ pub struct QpBuilder<'a, P: Provider = Any, T: QpType = Rc> {
     srq: Option<&'a Srq<P>>,
     cap: QpCap,
     signal_all: bool,
-    port: PortNum,
-    gid_index: Option<GidIndex>,
-    want: Option<GidWant>,
+    place: Place,
     pkey_index: u16,
     access: AccessFlags,
     qkey: QKey,
-    psn: Option<Psn>,
     kind: PhantomData<T>,
 }
 
@@ -99,7 +73,16 @@ impl<'a, P: Provider> QpBuilder<'a, P, Ud> {
     }
 }
 
-impl<'a, P: Provider, T: Connected> QpBuilder<'a, P, T> {
+impl<'a, P: Provider> QpBuilder<'a, P, XrcSend> {
+    /// The sending end of an extended reliable connection, on port 1, with the GID that fits best. It has no receive queue.
+    pub fn xrc_send(pd: &'a Pd, send_cq: &'a Cq<P>) -> Self {
+        let mut builder = Self::new(pd, send_cq, send_cq);
+        (builder.cap.max_recv_wr, builder.cap.max_recv_sge) = (0, 0);
+        builder
+    }
+}
+
+impl<'a, P: Provider, T: Connectable> QpBuilder<'a, P, T> {
     /// What the peer may do to memory through this queue pair; the memory region must allow it too. Default: nothing, so
     /// that the peer's first WRITE, READ or atomic fails there with `REM_INV_REQ_ERR` or `REM_ACCESS_ERR`.
     pub fn access(mut self, access: AccessFlags) -> Self {
@@ -108,34 +91,8 @@ impl<'a, P: Provider, T: Connected> QpBuilder<'a, P, T> {
     }
 }
 
-impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
-    fn new(pd: &'a Pd, send_cq: &'a Cq<P>, recv_cq: &'a Cq<P>) -> Self {
-        let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        Self {
-            pd,
-            send_cq,
-            recv_cq,
-            srq: None,
-            cap,
-            signal_all: false,
-            port: PortNum::ONE,
-            gid_index: None,
-            want: None,
-            pkey_index: 0,
-            access: AccessFlags::LOCAL_READ,
-            qkey: QKey(0),
-            psn: None,
-            kind: PhantomData,
-        }
-    }
-
-    /// Send work requests that fit at once. Default 16. Of each so many, at least one must be
-    /// [`SIGNALED`](crate::WrFlags::SIGNALED): completions are what gives slots back.
-    pub fn max_send_wr(mut self, n: u32) -> Self {
-        self.cap.max_send_wr = n;
-        self
-    }
-
+/// What queue pairs that receive have besides.
+impl<'a, P: Provider, T: Receives> QpBuilder<'a, P, T> {
     /// Receives that fit at once. Default 16.
     pub fn max_recv_wr(mut self, n: u32) -> Self {
         self.cap.max_recv_wr = n;
@@ -150,15 +107,41 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
         self
     }
 
-    /// Scatter/gather entries of one send. Default 1.
-    pub fn max_send_sge(mut self, n: u32) -> Self {
-        self.cap.max_send_sge = n;
-        self
-    }
-
     /// Scatter/gather entries of one receive. Default 1.
     pub fn max_recv_sge(mut self, n: u32) -> Self {
         self.cap.max_recv_sge = n;
+        self
+    }
+}
+
+impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
+    fn new(pd: &'a Pd, send_cq: &'a Cq<P>, recv_cq: &'a Cq<P>) -> Self {
+        let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        Self {
+            pd,
+            send_cq,
+            recv_cq,
+            srq: None,
+            cap,
+            signal_all: false,
+            place: Place::default(),
+            pkey_index: 0,
+            access: AccessFlags::LOCAL_READ,
+            qkey: QKey(0),
+            kind: PhantomData,
+        }
+    }
+
+    /// Send work requests that fit at once. Default 16. Of each so many, at least one must be
+    /// [`SIGNALED`](crate::WrFlags::SIGNALED): completions are what gives slots back.
+    pub fn max_send_wr(mut self, n: u32) -> Self {
+        self.cap.max_send_wr = n;
+        self
+    }
+
+    /// Scatter/gather entries of one send. Default 1.
+    pub fn max_send_sge(mut self, n: u32) -> Self {
+        self.cap.max_send_sge = n;
         self
     }
 
@@ -176,19 +159,19 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
 
     /// Local port. Default 1.
     pub fn port(mut self, port: PortNum) -> Self {
-        self.port = port;
+        self.place.port = port;
         self
     }
 
     /// Use the GID at this index, instead of the one that fits best.
     pub fn gid_index(mut self, index: GidIndex) -> Self {
-        self.gid_index = Some(index);
+        self.place.gid_index = Some(index);
         self
     }
 
     /// What the peer's address looks like, for the choice of one's own GID.
     pub fn gid_want(mut self, want: GidWant) -> Self {
-        self.want = Some(want);
+        self.place.want = Some(want);
         self
     }
 
@@ -200,7 +183,7 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
 
     /// First packet sequence number sent. Default: random.
     pub fn psn(mut self, psn: Psn) -> Self {
-        self.psn = Some(psn);
+        self.place.psn = Some(psn);
         self
     }
 
@@ -211,10 +194,8 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
             (self.cap.max_recv_wr, self.cap.max_recv_sge) = (0, 0);
         }
         let context = &self.pd.inner().context;
-        context.check_port(Verb::CreateQp, self.port)?;
         self.check_caps()?;
-        let port = context.query_port(self.port)?;
-        let gid = self.local_gid()?;
+        let address = Address::find(context, self.place)?;
         let mut core = QpCore::<P>::create(
             self.pd,
             self.send_cq.shared(),
@@ -224,21 +205,14 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
             self.cap,
             self.signal_all,
         )?;
-        let endpoint = Endpoint {
-            lid: port.lid,
-            qpn: core.shared().qpn,
-            psn: self.psn.unwrap_or_else(random_psn),
-            gid: gid.as_ref().map(|local| local.gid),
-            mtu: port.active_mtu,
-        };
-        if let (Transport::Ud, Some(mtu)) = (T::TRANSPORT, port.active_mtu) {
+        if let (Transport::Ud, Some(mtu)) = (T::TRANSPORT, address.mtu) {
             core.send.sq.set_max_datagram(mtu.bytes());
         }
-        let local = Local { endpoint, port: self.port, gid_index: gid.as_ref().map(|local| local.index) };
+        let (local, gid_choice) = address.of(core.shared().qpn);
         let mut prepared = PreparedQp {
             core,
             local,
-            gid_choice: gid.and_then(|local| local.choice),
+            gid_choice,
             pkey_index: self.pkey_index,
             access: self.access,
             qkey: self.qkey,
@@ -246,19 +220,6 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
         };
         prepared.reach_init()?;
         Ok(prepared)
-    }
-
-    /// The GID to use, and why if it was chosen. An InfiniBand port may have none.
-    fn local_gid(&self) -> Result<Option<LocalGid>, Error> {
-        let context = &self.pd.inner().context;
-        if let Some(index) = self.gid_index {
-            return Ok(Some(LocalGid { index, gid: context.named_gid(self.port, index)?.gid, choice: None }));
-        }
-        match context.choose_gid(self.port, self.want) {
-            Ok(choice) => Ok(Some(LocalGid { index: choice.index, gid: choice.entry.gid, choice: Some(choice) })),
-            Err(error) if context.is_ethernet(self.port)? => Err(error),
-            Err(_) => Ok(None),
-        }
     }
 
     fn check_caps(&self) -> Result<(), Error> {
@@ -302,80 +263,6 @@ pub struct PreparedQp<P: Provider = Any, T: QpType = Rc> {
     kind: PhantomData<T>,
 }
 
-/// One's own end of a queue pair.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Local {
-    pub(super) endpoint: Endpoint,
-    pub(super) port: PortNum,
-    pub(super) gid_index: Option<GidIndex>,
-}
-
-/// The GID that a queue pair uses.
-struct LocalGid {
-    index: GidIndex,
-    gid: Gid,
-    /// Why, if it was chosen and not named.
-    choice: Option<GidChoice>,
-}
-
-/// How a connection behaves. Time-outs, retries, READs and atomics are for reliable connections only.
-///
-/// ```no_run
-/// # fn f(prepared: ironverbs::PreparedQp, remote: ironverbs::Endpoint) -> Result<(), ironverbs::Error> {
-/// let mut options = prepared.connect_options();
-/// options.rnr_retry = 7; // receives may be as late as they like
-/// let qp = prepared.connect_with(&remote, &options)?;
-/// # drop(qp);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct ConnectOptions {
-    /// Path MTU; `None` for the lower of both sides' active MTU. More than that is refused.
-    pub path_mtu: Option<Mtu>,
-    /// Service level, 0 to 15.
-    pub sl: u8,
-    /// Traffic class; on RoCE the DSCP and ECN byte.
-    pub traffic_class: u8,
-    /// Routers that a packet may pass. Default 64.
-    pub hop_limit: u8,
-    /// Flow label, 20 bits; on RoCE it chooses the UDP source port.
-    pub flow_label: u32,
-    /// Local ACK timeout. Default code 14, 67 ms.
-    pub timeout: AckTimeout,
-    /// Retries after a timeout, 0 to 7. Default 6: Soft-RoCE takes 7 for retries without end (`COMPST_ERROR_RETRY` in
-    /// `drivers/infiniband/sw/rxe/rxe_comp.c`), and a peer that is gone would then never give an error.
-    pub retry_count: u8,
-    /// Retries after a receiver-not-ready NAK, 0 to 6; 7 retries for ever. Default 6, so that a peer that never posts a
-    /// receive gives an error and not a hang.
-    pub rnr_retry: u8,
-    /// How long the peer waits after it found no receive posted here. Default 0.64 ms.
-    pub min_rnr_timer: RnrTimer,
-    /// READs and atomics under way at once from here. Default 16, or what the device can.
-    pub max_rd_atomic: u8,
-    /// READs and atomics under way at once from the peer. Default 16, or what the device can.
-    pub max_dest_rd_atomic: u8,
-}
-
-/// What is used unless a program or a device's limits say otherwise.
-impl Default for ConnectOptions {
-    fn default() -> Self {
-        Self {
-            path_mtu: None,
-            sl: 0,
-            traffic_class: 0,
-            hop_limit: Grh::DEFAULT_HOP_LIMIT,
-            flow_label: 0,
-            timeout: AckTimeout::DEFAULT,
-            retry_count: 6,
-            rnr_retry: 6,
-            min_rnr_timer: RnrTimer::DEFAULT,
-            max_rd_atomic: 16,
-            max_dest_rd_atomic: 16,
-        }
-    }
-}
-
 impl<P: Provider, T: QpType> PreparedQp<P, T> {
     /// What the peer needs to know.
     pub fn endpoint(&self) -> Endpoint {
@@ -417,12 +304,6 @@ impl<P: Provider, T: QpType> PreparedQp<P, T> {
         [&shared.send_cq, &shared.recv_cq].map(|cq| cq.load()).into_iter().find(CqLoad::is_short)
     }
 
-    /// Opens a batch of receives.
-    #[inline(always)]
-    pub fn recv_batch(&mut self) -> RecvBatch<'_, P, T> {
-        self.core.recv.batch()
-    }
-
     /// Gives up the help with connecting: the queue pair stays in INIT, and [`Qp::modify`] takes it further.
     pub fn into_unconnected(self) -> Qp<P, T> {
         Qp::new(self.core, self.local)
@@ -446,6 +327,14 @@ impl<P: Provider, T: QpType> PreparedQp<P, T> {
     }
 }
 
+impl<P: Provider, T: Receives> PreparedQp<P, T> {
+    /// Opens a batch of receives.
+    #[inline(always)]
+    pub fn recv_batch(&mut self) -> RecvBatch<'_, P, T> {
+        self.core.recv.batch()
+    }
+}
+
 impl<P: Provider> PreparedQp<P, Ud> {
     /// Lets it receive and send. There is no peer to connect to: each send names its own.
     ///
@@ -464,16 +353,10 @@ impl<P: Provider> PreparedQp<P, Ud> {
     }
 }
 
-impl<P: Provider, T: Connected> PreparedQp<P, T> {
+impl<P: Provider, T: Connectable> PreparedQp<P, T> {
     /// Default options, within the device's limits.
     pub fn connect_options(&self) -> ConnectOptions {
-        let attr = &self.core.context().attr;
-        let at_most = |limit: u32| limit.min(16) as u8;
-        ConnectOptions {
-            max_rd_atomic: at_most(attr.max_qp_init_rd_atom),
-            max_dest_rd_atomic: at_most(attr.max_qp_rd_atom),
-            ..ConnectOptions::default()
-        }
+        ConnectOptions::within(&self.core.context().attr)
     }
 
     /// Connects to `remote`, whose side must do the same with this side's [`endpoint`](Self::endpoint).
@@ -494,13 +377,15 @@ impl<P: Provider, T: Connected> PreparedQp<P, T> {
     }
 
     fn try_connect(&mut self, remote: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
-        let path_mtu = self.path_mtu(remote, options.path_mtu)?;
-        let path = self.path(remote, options)?;
+        let path_mtu = self.local.path_mtu(remote, options.path_mtu)?;
+        let path = self.local.path(self.core.context(), remote, options)?;
         self.return_to_init()?;
         let mut rtr = QpUpdate::to(QpState::RTR).path(&path).path_mtu(path_mtu).dest_qpn(remote.qpn).rq_psn(remote.psn);
         let mut rts = QpUpdate::to(QpState::RTS).sq_psn(self.local.endpoint.psn);
         if T::TRANSPORT == Transport::Rc {
             rtr = rtr.max_dest_rd_atomic(options.max_dest_rd_atomic).min_rnr_timer(options.min_rnr_timer);
+        }
+        if matches!(T::TRANSPORT, Transport::Rc | Transport::XrcSend) {
             rts = rts
                 .timeout(options.timeout)
                 .retry_count(options.retry_count)
@@ -510,52 +395,6 @@ impl<P: Provider, T: Connected> PreparedQp<P, T> {
         self.core.modify(&rtr)?;
         self.core.modify(&rts)
     }
-
-    /// The lower of both active MTUs, or what was asked for if it is not above that.
-    fn path_mtu(&self, remote: &Endpoint, wanted: Option<Mtu>) -> Result<Mtu, Error> {
-        let lowest = match (self.local.endpoint.mtu, remote.mtu) {
-            (Some(a), Some(b)) => a.min(b),
-            (Some(one), None) | (None, Some(one)) => one,
-            (None, None) => Mtu::B256,
-        };
-        match wanted {
-            Some(mtu) if mtu > lowest => {
-                let limit = format!("the active MTU is {lowest}; raise the link's MTU, or ask for less");
-                Err(Error::invalid(Verb::ModifyQp, "path_mtu", mtu, limit))
-            }
-            Some(mtu) => Ok(mtu),
-            None => Ok(lowest),
-        }
-    }
-
-    fn path(&self, remote: &Endpoint, options: &ConnectOptions) -> Result<Path, Error> {
-        let ethernet = self.core.context().is_ethernet(self.local.port)?;
-        let grh = match (self.gid_index(), remote.gid) {
-            (Some(sgid_index), Some(dgid)) if !dgid.is_zero() => Some(Grh {
-                dgid,
-                sgid_index,
-                hop_limit: options.hop_limit,
-                traffic_class: options.traffic_class,
-                flow_label: options.flow_label,
-            }),
-            _ => None,
-        };
-        if ethernet && grh.is_none() {
-            let limit = "a RoCE port is reached by GID only; the peer must tell its own";
-            return Err(Error::invalid(Verb::ModifyQp, "peer's GID", "missing", limit));
-        }
-        if !ethernet && grh.is_none() && remote.lid == Lid(0) {
-            let limit = "an InfiniBand port is reached by LID; is a subnet manager running?";
-            return Err(Error::invalid(Verb::ModifyQp, "peer's LID", 0, limit));
-        }
-        Ok(Path { port: self.local.port, dlid: remote.lid, sl: options.sl, grh })
-    }
-}
-
-/// A start value that does not repeat: a packet of an earlier connection with the same numbers must not be taken for new.
-fn random_psn() -> Psn {
-    let random = RandomState::new().build_hasher().finish() as u32;
-    Psn::default().advance(random)
 }
 
 /// A connection that could not be made.

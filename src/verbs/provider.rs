@@ -5,17 +5,19 @@
 
 use super::ah::Destination;
 use super::any::AnyAh;
+use super::clock::Stamps;
+use super::opened::{CqLink, Opened, SrqLink};
 use crate::rxe::{self, RxeCq, RxeCqe, RxeRq, RxeSq};
 use crate::uverbs::attr::{CreateQp, QpCap};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::device::DriverId;
-use crate::uverbs::error::Error;
+use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
-use crate::uverbs::types::Qpn;
+use crate::uverbs::types::{Qpn, Srqn};
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::{PostError, SendWr, Sge};
+use crate::uverbs::wr::{PollError, PostError, SendWr, Sge};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -45,6 +47,18 @@ pub trait Provider: sealed::Backend {}
 #[derive(Clone, Copy, Debug)]
 pub enum Rxe {}
 
+/// NVIDIA (Mellanox) ConnectX adapters, the kernel's `mlx5_ib`.
+///
+/// ```no_run
+/// # fn f(context: ironverbs::Context) -> Result<(), Box<dyn std::error::Error>> {
+/// use ironverbs::{Context, Cq, Mlx5};
+/// let context: Context<Mlx5> = context.into_provider().map_err(|other| format!("{other:?} is no ConnectX"))?;
+/// let cq: Cq<Mlx5> = context.create_cq(16)?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub enum Mlx5 {}
+
 /// Whichever provider the opened device needs.
 ///
 /// ```no_run
@@ -57,6 +71,7 @@ pub enum Rxe {}
 pub enum Any {}
 
 impl Provider for Rxe {}
+impl Provider for Mlx5 {}
 impl Provider for Any {}
 
 pub(crate) mod sealed {
@@ -71,16 +86,12 @@ pub(crate) mod sealed {
         /// Whether this marker can stand for a device of that driver.
         fn drives(driver: DriverId) -> bool;
 
-        fn create_cq(driver: DriverId, request: CqRequest<'_>) -> Result<(Handle, Self::Cq), Error>;
+        fn create_cq(opened: &Opened, request: CqRequest<'_>) -> Result<NewCq<Self::Cq>, Error>;
 
         /// Makes it hold at least `cqe` completions, and keeps those that were not polled.
         fn resize_cq(context: &Arc<Ucontext>, handle: &Handle, cq: &mut Self::Cq, cqe: u32) -> Result<(), Error>;
 
-        fn create_srq(
-            driver: DriverId,
-            context: &Arc<Ucontext>,
-            request: &CreateSrq<'_>,
-        ) -> Result<(Handle, Self::Rq), Error>;
+        fn create_srq(opened: &Opened, request: &SrqRequest<'_>) -> Result<NewSrq<Self::Rq>, Error>;
 
         fn modify_srq(
             context: &Arc<Ucontext>,
@@ -89,11 +100,7 @@ pub(crate) mod sealed {
             change: ModifySrq,
         ) -> Result<(), Error>;
 
-        fn create_qp(
-            driver: DriverId,
-            context: &Arc<Ucontext>,
-            request: &CreateQp<'_>,
-        ) -> Result<NewQp<Self::Sq, Self::Rq>, Error>;
+        fn create_qp(opened: &Opened, request: &QpRequest<'_>) -> Result<NewQp<Self::Sq, Self::Rq>, Error>;
     }
 
     /// The send queue of a queue pair. `begin` opens a batch; `submit` or `rollback` ends it.
@@ -102,6 +109,8 @@ pub(crate) mod sealed {
         fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
         /// As `push`, for a SEND on a datagram queue pair.
         fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError>;
+        /// As `push`, on the sending end of XRC, for a shared receive queue of the peer's.
+        fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError>;
         fn submit(&mut self) -> Result<(), PostError>;
         fn rollback(&mut self);
         fn remaining(&mut self) -> u32;
@@ -150,20 +159,66 @@ pub(crate) mod sealed {
         fn give_back(&mut self);
         /// Whether there are slots to be handed back.
         fn holds_slots(&self) -> bool;
+        /// Asks for an event when the next completion comes. `events` is how many events of it were received.
+        fn arm(&self, context: &Ucontext, handle: &Handle, events: u32, solicited_only: bool) -> Result<(), Error>;
+        /// Why no entry can be read any more, if that is so.
+        fn fault(&self) -> Option<PollError>;
     }
 
     /// One completion. What of the value is not used is not read.
     pub trait CompEntry: Copy {
         fn wc(&self) -> Wc;
+        /// When it was made, by the device's clock.
+        fn timestamp(&self) -> Option<u64>;
     }
 
     /// What is asked of a provider for a completion queue.
     pub struct CqRequest<'a> {
-        pub context: &'a Arc<Ucontext>,
         pub cqe: u32,
         pub user_handle: u64,
         pub channel: Option<BorrowedFd<'a>>,
         pub comp_vector: u32,
+        pub options: CqOptions,
+    }
+
+    /// What only some providers have of a completion queue.
+    #[derive(Clone, Copy, PartialEq, Eq, Default)]
+    pub struct CqOptions {
+        /// Bytes of an entry; the provider's choice if none.
+        pub entry_bytes: Option<u32>,
+        pub compressed: bool,
+        pub stamps: Option<Stamps>,
+    }
+
+    /// A completion queue just made.
+    pub struct NewCq<C> {
+        pub handle: Handle,
+        pub cq: C,
+        pub link: CqLink,
+    }
+
+    /// What is asked of a provider for a shared receive queue.
+    pub struct SrqRequest<'a> {
+        pub create: CreateSrq<'a>,
+        /// Where the receives of an XRC queue complete.
+        pub xrc_cq: Option<&'a CqLink>,
+    }
+
+    /// A shared receive queue just made.
+    pub struct NewSrq<R> {
+        pub handle: Handle,
+        pub queue: R,
+        pub link: SrqLink,
+        /// Its number, of XRC only.
+        pub srqn: Option<Srqn>,
+    }
+
+    /// What is asked of a provider for a queue pair.
+    pub struct QpRequest<'a> {
+        pub create: CreateQp<'a>,
+        pub send_cq: &'a CqLink,
+        pub recv_cq: &'a CqLink,
+        pub srq: Option<&'a SrqLink>,
     }
 
     /// A queue pair just made.
@@ -184,16 +239,28 @@ pub(crate) mod sealed {
             driver == DriverId::RXE
         }
 
-        fn create_cq(_: DriverId, r: CqRequest<'_>) -> Result<(Handle, RxeCq), Error> {
-            rxe::create_cq(r.context, r.cqe, r.user_handle, r.channel, r.comp_vector)
+        fn create_cq(opened: &Opened, r: CqRequest<'_>) -> Result<NewCq<RxeCq>, Error> {
+            let CqOptions { entry_bytes, compressed, stamps } = r.options;
+            let lacks = [
+                (entry_bytes.is_some(), "the size of a completion's entry"),
+                (compressed, "compressed completions"),
+                (stamps.is_some(), "a clock in completions"),
+            ];
+            if let Some((_, what)) = lacks.into_iter().find(|(asked, _)| *asked) {
+                return Err(Error::Unsupported { verb: Verb::CreateCq, what: what.into(), by: Lacking::Driver });
+            }
+            let (handle, cq) = rxe::create_cq(opened.ucontext(), r.cqe, r.user_handle, r.channel, r.comp_vector)?;
+            Ok(NewCq { handle, cq, link: CqLink::Rxe })
         }
 
         fn resize_cq(context: &Arc<Ucontext>, handle: &Handle, cq: &mut RxeCq, cqe: u32) -> Result<(), Error> {
             rxe::resize_cq(context, handle, cq, cqe)
         }
 
-        fn create_srq(_: DriverId, context: &Arc<Ucontext>, request: &CreateSrq<'_>) -> Result<(Handle, RxeRq), Error> {
-            rxe::create_srq(context, request)
+        fn create_srq(opened: &Opened, request: &SrqRequest<'_>) -> Result<NewSrq<RxeRq>, Error> {
+            let (handle, queue) = rxe::create_srq(opened.ucontext(), &request.create)?;
+            // The driver has no XRC, and so no domain for one.
+            Ok(NewSrq { handle, queue, link: SrqLink::Rxe, srqn: None })
         }
 
         fn modify_srq(
@@ -205,12 +272,8 @@ pub(crate) mod sealed {
             rxe::modify_srq(context, handle, queue, change)
         }
 
-        fn create_qp(
-            _: DriverId,
-            context: &Arc<Ucontext>,
-            request: &CreateQp<'_>,
-        ) -> Result<NewQp<RxeSq, RxeRq>, Error> {
-            let rxe::RxeQp { handle, qpn, cap, sq, rq } = rxe::create_qp(context, request)?;
+        fn create_qp(opened: &Opened, request: &QpRequest<'_>) -> Result<NewQp<RxeSq, RxeRq>, Error> {
+            let rxe::RxeQp { handle, qpn, cap, sq, rq } = rxe::create_qp(opened.ucontext(), &request.create)?;
             Ok(NewQp { handle, qpn, cap, sq, rq })
         }
     }
@@ -230,8 +293,11 @@ pub(crate) mod sealed {
             if !to.ah.is_of(RxeSq::owner(self).pd) {
                 return Err(PostError::ForeignPd);
             }
-            let AnyAh::Rxe(ah) = &to.ah.wire;
+            let AnyAh::Rxe(ah) = &to.ah.wire else { return Err(PostError::ForeignPd) };
             RxeSq::push_to(self, wr, rxe::UdTo { ah, qpn: to.qpn.get(), qkey: to.qkey.0 })
+        }
+        fn push_xrc(&mut self, _: &SendWr<'_>, _: Srqn) -> Result<(), PostError> {
+            Err(PostError::NotOffered)
         }
         #[inline(always)]
         fn submit(&mut self) -> Result<(), PostError> {
@@ -339,12 +405,21 @@ pub(crate) mod sealed {
         fn holds_slots(&self) -> bool {
             RxeCq::holds_slots(self)
         }
+        fn arm(&self, context: &Ucontext, handle: &Handle, _: u32, solicited_only: bool) -> Result<(), Error> {
+            context.req_notify_cq(handle, solicited_only)
+        }
+        fn fault(&self) -> Option<PollError> {
+            None
+        }
     }
 
     impl CompEntry for RxeCqe<'_> {
         #[inline(always)]
         fn wc(&self) -> Wc {
             RxeCqe::wc(*self)
+        }
+        fn timestamp(&self) -> Option<u64> {
+            None
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use super::attr::QpUpdate;
 use super::batch::{RecvBatch, SendBatch};
+use super::endpoint::Endpoint;
 use super::mr::CloseError;
-use super::prepared::{Endpoint, Local};
 use super::provider::{Any, Provider};
 use super::qp_core::QpCore;
-use super::qp_type::{QpType, Rc};
+use super::qp_type::{QpType, Rc, Receives};
+use super::reach::Local;
 use crate::uverbs::attr::{QpAttr, QpCap, QpState};
 use crate::uverbs::error::Error;
 use crate::uverbs::types::Qpn;
@@ -67,13 +68,6 @@ impl<P: Provider, T: QpType> Qp<P, T> {
         self.core.send.batch()
     }
 
-    /// Opens a batch of receives. One batch at a time: it borrows the queue pair.
-    #[doc(alias = "ibv_post_recv")]
-    #[inline(always)]
-    pub fn recv_batch(&mut self) -> RecvBatch<'_, P, T> {
-        self.core.recv.batch()
-    }
-
     /// Changes state or attributes. A set of attributes that the transition does not take is refused before any system
     /// call, with the names of what is missing or too much.
     #[doc(alias = "ibv_modify_qp")]
@@ -105,6 +99,15 @@ impl<P: Provider, T: QpType> Qp<P, T> {
     #[doc(alias = "ibv_destroy_qp")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
         CloseError::unless(self.core.destroy(), self)
+    }
+}
+
+impl<P: Provider, T: Receives> Qp<P, T> {
+    /// Opens a batch of receives. One batch at a time: it borrows the queue pair.
+    #[doc(alias = "ibv_post_recv")]
+    #[inline(always)]
+    pub fn recv_batch(&mut self) -> RecvBatch<'_, P, T> {
+        self.core.recv.batch()
     }
 }
 

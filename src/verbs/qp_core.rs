@@ -7,30 +7,27 @@
 //! leaked if the kernel refuses. The one unsafe step takes a queue out of the side that is being dropped.
 #![allow(unsafe_code)]
 
-use super::access::AccessFlags;
 use super::attr::QpUpdate;
 use super::batch::{RecvBatch, SendBatch};
 use super::cq::CqShared;
 use super::device::ContextInner;
 use super::mcast::Groups;
+use super::opened::Opened;
 use super::pd::{Pd, PdInner};
 use super::provider::Provider;
-use super::provider::sealed::{NewQp, RecvOps, SendOps};
+use super::provider::sealed::{NewQp, QpRequest, RecvOps, SendOps};
+use super::qp_control::QpControl;
 use super::qp_type::QpType;
 use super::registry::Source;
-use super::route::explain_route;
 use super::srq::SrqShared;
-use super::transition::{self, Transport};
+use super::transition::Transport;
 use super::window::Windows;
-use crate::uverbs::attr::qp_attr_mask as mask;
-use crate::uverbs::attr::{CreateQp, QpAttr, QpCap, QpState};
-use crate::uverbs::errno::Errno;
+use crate::uverbs::attr::{CreateQp, QpAttr, QpCap, QpDomain, QpState};
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::memory_wr::Owner;
-use crate::uverbs::object::Handle;
 use crate::uverbs::types::Qpn;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A whole queue pair: both sides. Its type says nothing of the transport, which [`QpShared`] knows.
@@ -57,12 +54,9 @@ pub(super) struct RecvSide<P: Provider> {
 
 /// The kernel's queue pair, and what it uses.
 pub(super) struct QpShared<P: Provider> {
-    pub(super) handle: Handle,
+    pub(super) control: QpControl,
     pub(super) qpn: Qpn,
     pub(super) cap: QpCap,
-    pub(super) transport: Transport,
-    /// As of the last change made from here; the device may have moved on to ERR.
-    state: AtomicU8,
     user_handle: u64,
     /// Memory windows that go before the queue pair.
     pub(super) windows: Windows,
@@ -101,11 +95,14 @@ impl<P: Provider> QpCore<P> {
                 return Err(Error::invalid(Verb::CreateQp, what, "foreign", limit));
             }
         }
+        if transport == Transport::XrcSend {
+            context.check_xrc(Verb::CreateQp)?;
+        }
         let user_handle = context.ucontext.next_user_handle();
         let request = CreateQp {
-            pd: &pd.handle,
-            send_cq: &send_cq.handle,
-            recv_cq: &recv_cq.handle,
+            domain: QpDomain::Pd(&pd.handle),
+            send_cq: Some(&send_cq.handle),
+            recv_cq: (transport != Transport::XrcSend).then_some(&recv_cq.handle),
             srq: srq.map(|srq| &srq.handle),
             qp_type: transport.raw(),
             sq_sig_all,
@@ -113,15 +110,19 @@ impl<P: Provider> QpCore<P> {
             user_handle,
         };
         let asked = cap;
-        let NewQp { handle, qpn, cap, mut sq, rq } = P::create_qp(context.driver, &context.ucontext, &request)?;
+        let request = QpRequest {
+            create: request,
+            send_cq: &send_cq.link,
+            recv_cq: &recv_cq.link,
+            srq: srq.map(|srq| &srq.link),
+        };
+        let NewQp { handle, qpn, cap, mut sq, rq } = P::create_qp(&context.opened, &request)?;
         sq.introduce(Owner { pd: pd.identity(), qpn: qpn.get() }, context.attr.device_cap_flags_ex);
         context.registry.insert(user_handle, Source::Qp(qpn));
         let shared = Arc::new(QpShared {
-            handle,
+            control: QpControl::new(handle, transport, context.clone()),
             qpn,
             cap,
-            transport,
-            state: AtomicU8::new(QpState::RESET.0),
             user_handle,
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
@@ -168,7 +169,7 @@ impl<P: Provider> QpCore<P> {
     pub(super) fn destroy(&self) -> Result<(), Error> {
         self.shared().leave_groups();
         self.shared().windows.destroy();
-        self.shared().handle.destroy().map(drop)
+        self.shared().control.handle.destroy().map(drop)
     }
 }
 
@@ -216,45 +217,21 @@ impl<P: Provider> QpShared<P> {
     }
 
     pub(super) fn state(&self) -> QpState {
-        QpState(self.state.load(Ordering::Relaxed))
+        self.control.state()
     }
 
     /// Changes state or attributes. To RESET only where both sides can be told of it.
     pub(super) fn modify(&self, update: &QpUpdate) -> Result<(), Error> {
-        update.check_ranges()?;
-        if update.raw.attr_mask & mask::ACCESS_FLAGS != 0 {
-            let access = AccessFlags::from_bits(update.raw.qp_access_flags);
-            access.check_offered(Verb::ModifyQp, &self.pd.context)?;
-        }
-        transition::check(self.transport, self.state(), update.state(), update.raw.attr_mask)?;
-        let done = self.pd.context.ucontext.modify_qp(&self.handle, &update.raw);
-        done.map_err(|error| {
-            let error = self.explain(error);
-            if update.raw.attr_mask & mask::AV == 0 {
-                return error;
-            }
-            explain_route(error, &self.pd.context, &update.raw.dest)
-        })?;
-        self.state.store(update.state().0, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// A refused change is most often one from a state that the device has left.
-    fn explain(&self, error: Error) -> Error {
-        if error.errno() != Some(Errno::EINVAL) {
-            return error;
-        }
-        let state = self.state();
-        match self.query() {
-            Ok(attr) if attr.qp_state != state => {
-                error.with_hint(format!("the queue pair went from {state} to {} by itself", attr.qp_state))
-            }
-            _ => error,
-        }
+        self.control.modify(update)
     }
 
     pub(super) fn query(&self) -> Result<QpAttr, Error> {
-        self.pd.context.ucontext.query_qp(&self.handle)
+        let mut attr = self.control.query()?;
+        if let Opened::Mlx5(_) = self.pd.context.opened {
+            // The driver leaves what it did not decide to the library.
+            attr.cap = self.cap;
+        }
+        Ok(attr)
     }
 
     fn park(&self, put: impl FnOnce(&mut Parked<P>)) {
@@ -284,7 +261,7 @@ impl<P: Provider> Drop for QpShared<P> {
         self.leave_groups();
         let Parked { sq, rq } = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.windows.destroy();
-        if !self.handle.destroy_or_leak() {
+        if !self.control.handle.destroy_or_leak() {
             // It is still there, and may put completions into its completion queues.
             std::mem::forget((sq.take(), rq.take()));
             return;

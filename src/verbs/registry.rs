@@ -79,6 +79,13 @@ impl Registry {
         self.lock().sources.remove(&user_handle);
     }
 
+    /// A completion event was received.
+    pub(super) fn comp_event(&self, user_handle: u64) {
+        if let Some(Source::Cq(health)) = self.lock().sources.get(&user_handle) {
+            health.comp_event_received();
+        }
+    }
+
     pub(super) fn add_reader(&self) {
         self.lock().readers += 1;
     }

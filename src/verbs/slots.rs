@@ -6,7 +6,9 @@ use super::pool::{Slot, SlotError};
 use super::prepared::PreparedQp;
 use super::provider::Provider;
 use super::qp::Qp;
-use super::qp_type::{Connected, QpType, Rc, Ud};
+use super::qp_type::{Connected, Rc, Receives, Ud, XrcSend};
+use super::way::Way;
+use crate::uverbs::types::Srqn;
 use crate::uverbs::wr::{RemoteAddr, SendOp};
 
 macro_rules! sends {
@@ -15,19 +17,19 @@ macro_rules! sends {
             /// Sends the first `len_bytes` of a slot. The completion, which is always given, brings the slot back.
             #[inline(always)]
             pub fn send_slot(&mut self, slot: Slot, len_bytes: u32) -> Result<(), SlotError> {
-                self.$($side).+.post_slot(slot, len_bytes, SendOp::Send)
+                self.$($side).+.post_slot(slot, len_bytes, SendOp::Send, Way::Peer)
             }
 
             /// Sends the first `len_bytes` of a slot, with immediate data in host order.
             #[inline(always)]
             pub fn send_imm_slot(&mut self, slot: Slot, len_bytes: u32, imm: u32) -> Result<(), SlotError> {
-                self.$($side).+.post_slot(slot, len_bytes, SendOp::SendImm(imm))
+                self.$($side).+.post_slot(slot, len_bytes, SendOp::SendImm(imm), Way::Peer)
             }
 
             /// Writes the first `len_bytes` of a slot to the peer's memory.
             #[inline(always)]
             pub fn write_slot(&mut self, slot: Slot, len_bytes: u32, remote: RemoteAddr) -> Result<(), SlotError> {
-                self.$($side).+.post_slot(slot, len_bytes, SendOp::Write(remote))
+                self.$($side).+.post_slot(slot, len_bytes, SendOp::Write(remote), Way::Peer)
             }
         }
 
@@ -35,7 +37,7 @@ macro_rules! sends {
             /// Reads the peer's memory into the first `len_bytes` of a slot.
             #[inline(always)]
             pub fn read_slot(&mut self, slot: Slot, len_bytes: u32, remote: RemoteAddr) -> Result<(), SlotError> {
-                self.$($side).+.post_slot(slot, len_bytes, SendOp::Read(remote))
+                self.$($side).+.post_slot(slot, len_bytes, SendOp::Read(remote), Way::Peer)
             }
         }
     };
@@ -43,7 +45,7 @@ macro_rules! sends {
 
 macro_rules! receives {
     ($owner:ident, $($side:ident).+) => {
-        impl<P: Provider, T: QpType> $owner<P, T> {
+        impl<P: Provider, T: Receives> $owner<P, T> {
             /// Posts a receive into a slot.
             #[inline(always)]
             pub fn recv_slot(&mut self, slot: Slot) -> Result<(), SlotError> {
@@ -59,7 +61,7 @@ macro_rules! datagrams {
             /// Sends the first `len_bytes` of a slot as a datagram. The completion brings the slot back.
             #[inline(always)]
             pub fn send_slot_to(&mut self, slot: Slot, len_bytes: u32, to: Destination<'_>) -> Result<(), SlotError> {
-                self.$($side).+.post_slot_to(slot, len_bytes, SendOp::Send, to)
+                self.$($side).+.post_slot(slot, len_bytes, SendOp::Send, Way::Datagram(to))
             }
 
             /// Sends the first `len_bytes` of a slot as a datagram, with immediate data in host order.
@@ -71,10 +73,26 @@ macro_rules! datagrams {
                 imm: u32,
                 to: Destination<'_>,
             ) -> Result<(), SlotError> {
-                self.$($side).+.post_slot_to(slot, len_bytes, SendOp::SendImm(imm), to)
+                self.$($side).+.post_slot(slot, len_bytes, SendOp::SendImm(imm), Way::Datagram(to))
             }
         }
     };
+}
+
+/// Slots of an extended reliable connection. Its queue pair has no halves.
+impl<P: Provider> Qp<P, XrcSend> {
+    /// Sends the first `len_bytes` of a slot into an XRC shared receive queue of the peer's. The completion brings the slot
+    /// back.
+    #[inline(always)]
+    pub fn send_slot_to_srq(&mut self, slot: Slot, len_bytes: u32, srqn: Srqn) -> Result<(), SlotError> {
+        self.core.send.post_slot(slot, len_bytes, SendOp::Send, Way::Srq(srqn))
+    }
+
+    /// As [`send_slot_to_srq`](Self::send_slot_to_srq), with immediate data in host order.
+    #[inline(always)]
+    pub fn send_imm_slot_to_srq(&mut self, slot: Slot, len_bytes: u32, imm: u32, srqn: Srqn) -> Result<(), SlotError> {
+        self.core.send.post_slot(slot, len_bytes, SendOp::SendImm(imm), Way::Srq(srqn))
+    }
 }
 
 sends!(Qp, core.send);

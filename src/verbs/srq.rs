@@ -1,17 +1,21 @@
 //! Shared receive queues.
 
 use super::batch::RecvBatch;
+use super::cq::{Cq, CqShared};
 use super::device::{Context, ContextInner};
 use super::events::SrqId;
 use super::mr::CloseError;
+use super::opened::SrqLink;
 use super::pd::{Pd, PdInner};
 use super::pool::{self, Slot, SlotError};
-use super::provider::sealed::RecvOps;
+use super::provider::sealed::{NewSrq, RecvOps, SrqRequest};
 use super::provider::{Any, Provider};
 use super::registry::Source;
+use super::xrc::{Xrcd, XrcdInner};
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Handle;
-use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq, SrqAttr};
+use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq, SrqAttr, XrcReceives};
+use crate::uverbs::types::Srqn;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -45,9 +49,60 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// a message is just being received into. What no message took stays posted, until the shared receive queue is destroyed: no
 /// completion tells of it, and a [`Slot`] that was in it is lost to its pool.
 #[doc(alias = "ibv_srq")]
-pub struct Srq<P: Provider = Any> {
+pub struct Srq<P: Provider = Any, K: SrqKind = Basic> {
     queue: P::Rq,
     shared: Arc<SrqShared>,
+    kind: PhantomData<K>,
+}
+
+/// What kind a shared receive queue is of: [`Basic`] or [`Xrc`]. Sealed.
+///
+/// ```no_run
+/// /// Gives the device every free slot of a pool.
+/// fn fill<K: ironverbs::SrqKind>(srq: &mut ironverbs::Srq<ironverbs::Any, K>, pool: &ironverbs::Pool) -> Result<(), ironverbs::SlotError> {
+///     while let Some(slot) = pool.take() {
+///         srq.recv_slot(slot)?;
+///     }
+///     Ok(())
+/// }
+/// ```
+#[doc(alias = "ibv_srq_type")]
+pub trait SrqKind: sealed::Kind {}
+
+/// A shared receive queue for queue pairs of the same context, which name it when they are made
+/// ([`QpBuilder::srq`](crate::QpBuilder::srq)).
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context, pd: &ironverbs::Pd) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{Any, Basic, Srq};
+/// let srq: Srq<Any, Basic> = context.create_srq(pd, 256)?; // the same as Srq
+/// # Ok(()) }
+/// ```
+#[doc(alias = "IBV_SRQT_BASIC")]
+#[derive(Clone, Copy, Debug)]
+pub enum Basic {}
+
+/// A shared receive queue that peers name by its [number](Srq::number) in each work request. What reaches any receiving end
+/// of its [`Xrcd`] with that number is received here, and completes on the queue's own completion queue.
+///
+/// ```no_run
+/// # fn f(context: &ironverbs::Context, pd: &ironverbs::Pd, cq: &ironverbs::Cq, xrcd: &ironverbs::Xrcd) -> Result<(), ironverbs::Error> {
+/// use ironverbs::{Any, Srq, Xrc};
+/// let srq: Srq<Any, Xrc> = context.srq_builder(pd, 256).xrc(xrcd, cq).build()?;
+/// println!("tell the peers: {}", srq.number());
+/// # Ok(()) }
+/// ```
+#[doc(alias = "IBV_SRQT_XRC")]
+#[derive(Clone, Copy, Debug)]
+pub enum Xrc {}
+
+impl SrqKind for Basic {}
+impl SrqKind for Xrc {}
+
+mod sealed {
+    pub trait Kind: Send + Sync + 'static {}
+    impl Kind for super::Basic {}
+    impl Kind for super::Xrc {}
 }
 
 /// What the queue pairs of a shared receive queue keep of it.
@@ -57,8 +112,17 @@ pub(super) struct SrqShared {
     pub(super) pd: Arc<PdInner>,
     /// Queue pairs that use it.
     pub(super) attached: AtomicU32,
+    pub(super) link: SrqLink,
     /// Receives that it was asked to hold.
     pub(super) asked: AtomicU32,
+    xrc: Option<XrcParts>,
+}
+
+/// What an XRC shared receive queue has besides. It goes after the kernel's object.
+struct XrcParts {
+    number: Srqn,
+    cq: Arc<CqShared>,
+    _xrcd: Arc<XrcdInner>,
 }
 
 /// Settings of a shared receive queue to be made.
@@ -69,13 +133,14 @@ pub(super) struct SrqShared {
 /// # drop(srq);
 /// # Ok(()) }
 /// ```
-pub struct SrqBuilder<'a, P: Provider = Any> {
+pub struct SrqBuilder<'a, P: Provider = Any, K: SrqKind = Basic> {
     context: Arc<ContextInner>,
     pd: &'a Pd,
     max_wr: u32,
     max_sge: u32,
     limit: u32,
-    provider: PhantomData<P>,
+    xrc: Option<(&'a Xrcd, &'a Cq<P>)>,
+    kind: PhantomData<K>,
 }
 
 impl<P: Provider> Context<P> {
@@ -87,11 +152,20 @@ impl<P: Provider> Context<P> {
 
     /// As [`create_srq`](Self::create_srq), with more settings.
     pub fn srq_builder<'a>(&self, pd: &'a Pd, max_wr: u32) -> SrqBuilder<'a, P> {
-        SrqBuilder { context: self.inner().clone(), pd, max_wr, max_sge: 1, limit: 0, provider: PhantomData }
+        SrqBuilder { context: self.inner().clone(), pd, max_wr, max_sge: 1, limit: 0, xrc: None, kind: PhantomData }
     }
 }
 
-impl<P: Provider> SrqBuilder<'_, P> {
+impl<'a, P: Provider> SrqBuilder<'a, P> {
+    /// Make it one of XRC: a peer names it by its number, and its receives complete on `cq`.
+    #[doc(alias = "ibv_create_srq_ex")]
+    pub fn xrc(self, xrcd: &'a Xrcd, cq: &'a Cq<P>) -> SrqBuilder<'a, P, Xrc> {
+        let Self { context, pd, max_wr, max_sge, limit, xrc: _, kind: _ } = self;
+        SrqBuilder { context, pd, max_wr, max_sge, limit, xrc: Some((xrcd, cq)), kind: PhantomData }
+    }
+}
+
+impl<P: Provider, K: SrqKind> SrqBuilder<'_, P, K> {
     /// Scatter/gather entries of one receive. Default 1.
     pub fn max_sge(mut self, n: u32) -> Self {
         self.max_sge = n;
@@ -106,11 +180,21 @@ impl<P: Provider> SrqBuilder<'_, P> {
 
     /// Makes it.
     #[doc(alias = "ibv_create_srq")]
-    pub fn build(self) -> Result<Srq<P>, Error> {
-        let Self { context, pd, max_wr, max_sge, limit, provider: _ } = self;
-        if !Arc::ptr_eq(&pd.inner().context, &context) {
-            let limit = "it belongs to another context; allocate one on this context";
-            return Err(Error::invalid(Verb::CreateSrq, "protection domain", "foreign", limit));
+    pub fn build(self) -> Result<Srq<P, K>, Error> {
+        let Self { context, pd, max_wr, max_sge, limit, xrc, kind } = self;
+        let ours = |what, used: &Arc<ContextInner>| match Arc::ptr_eq(used, &context) {
+            true => Ok(()),
+            false => Err(Error::invalid(
+                Verb::CreateSrq,
+                what,
+                "foreign",
+                "it belongs to another context; allocate one on this context",
+            )),
+        };
+        ours("protection domain", &pd.inner().context)?;
+        if let Some((xrcd, cq)) = xrc {
+            ours("XRC domain", &xrcd.inner().context)?;
+            ours("completion queue", &cq.shared().context)?;
         }
         check_max_wr(Verb::CreateSrq, max_wr, context.attr.max_srq_wr)?;
         let most = context.attr.max_srq_sge;
@@ -119,21 +203,40 @@ impl<P: Provider> SrqBuilder<'_, P> {
         }
         check_limit(Verb::CreateSrq, limit, max_wr)?;
         let user_handle = context.ucontext.next_user_handle();
-        let request = CreateSrq { pd: &pd.inner().handle, max_wr, max_sge, limit, user_handle };
-        let (handle, queue) = P::create_srq(context.driver, &context.ucontext, &request)?;
+        let receives = xrc.map(|(xrcd, cq)| XrcReceives { xrcd: &xrcd.inner().handle, cq: &cq.shared().handle });
+        let pd_handle = &pd.inner().handle;
+        let create = CreateSrq { pd: pd_handle, max_wr, max_sge, limit, user_handle, xrc: receives };
+        let request = SrqRequest { create, xrc_cq: xrc.map(|(_, cq)| &cq.shared().link) };
+        let NewSrq { handle, queue, link, srqn } = P::create_srq(&context.opened, &request)?;
         context.registry.insert(user_handle, Source::Srq);
+        let xrc = xrc.zip(srqn).map(|((xrcd, cq), number)| {
+            let cq = cq.shared().clone();
+            cq.attached.fetch_add(1, Ordering::Relaxed);
+            cq.demand.add(max_wr.into(), None);
+            XrcParts { number, cq, _xrcd: xrcd.inner().clone() }
+        });
         let shared = Arc::new(SrqShared {
             handle,
+            link,
             id: SrqId(user_handle),
             pd: pd.inner().clone(),
             attached: AtomicU32::new(0),
             asked: AtomicU32::new(max_wr),
+            xrc,
         });
-        Ok(Srq { queue, shared })
+        Ok(Srq { queue, shared, kind })
     }
 }
 
-impl<P: Provider> Srq<P> {
+impl<P: Provider> Srq<P, Xrc> {
+    /// What peers name it by, in each work request.
+    #[doc(alias = "ibv_get_srq_num")]
+    pub fn number(&self) -> Srqn {
+        self.shared.xrc.as_ref().map_or(Srqn::default(), |xrc| xrc.number)
+    }
+}
+
+impl<P: Provider, K: SrqKind> Srq<P, K> {
     /// What events about it carry.
     pub fn id(&self) -> SrqId {
         self.shared.id
@@ -183,7 +286,11 @@ impl<P: Provider> Srq<P> {
     pub fn resize(&mut self, max_wr: u32) -> Result<(), Error> {
         check_max_wr(Verb::ModifySrq, max_wr, self.shared.pd.context.attr.max_srq_wr)?;
         self.modify(ModifySrq::MaxWr(max_wr))?;
-        self.shared.asked.store(max_wr, Ordering::Relaxed);
+        let before = self.shared.asked.swap(max_wr, Ordering::Relaxed);
+        if let Some(XrcParts { cq, .. }) = &self.shared.xrc {
+            cq.demand.add(max_wr.into(), None);
+            cq.demand.remove(before.into(), None);
+        }
         Ok(())
     }
 
@@ -228,11 +335,15 @@ fn check_limit(verb: Verb, limit: u32, max_wr: u32) -> Result<(), Error> {
 impl Drop for SrqShared {
     fn drop(&mut self) {
         self.pd.context.registry.remove(self.id.0);
+        if let Some(XrcParts { cq, .. }) = &self.xrc {
+            cq.attached.fetch_sub(1, Ordering::Relaxed);
+            cq.demand.remove(self.asked.load(Ordering::Relaxed).into(), None);
+        }
         // The handle destroys itself when it is dropped, after this, and before the protection domain.
     }
 }
 
-impl<P: Provider> fmt::Debug for Srq<P> {
+impl<P: Provider, K: SrqKind> fmt::Debug for Srq<P, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Srq").field("id", &self.shared.id).field("capacity", &self.capacity()).finish()
     }

@@ -22,6 +22,10 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Sending end of an extended reliable connection.
+    XrcSend,
+    /// Receiving end of an extended reliable connection.
+    XrcRecv,
 }
 
 impl Transport {
@@ -31,6 +35,8 @@ impl Transport {
             Self::Rc => qp_type::RC,
             Self::Uc => qp_type::UC,
             Self::Ud => qp_type::UD,
+            Self::XrcSend => qp_type::XRC_INI,
+            Self::XrcRecv => qp_type::XRC_TGT,
         }
     }
 
@@ -40,6 +46,8 @@ impl Transport {
             Self::Rc => "RC",
             Self::Uc => "UC",
             Self::Ud => "UD",
+            Self::XrcSend => "XRC send",
+            Self::XrcRecv => "XRC receive",
         }
     }
 }
@@ -76,23 +84,23 @@ struct Rule {
 }
 
 fn rule(transport: Transport, from: QpState, to: QpState) -> Option<Rule> {
-    use Transport::{Rc, Uc, Ud};
+    use Transport::{Rc, Uc, Ud, XrcRecv, XrcSend};
     use mask::*;
     let of = |required, optional| Some(Rule { required, optional });
     match (from, to, transport) {
         (QpState::RESET, QpState::ERR, _) => None,
         (_, QpState::RESET | QpState::ERR, _) => of(0, 0),
 
-        (QpState::RESET, QpState::INIT, Rc | Uc) => of(PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
+        (QpState::RESET, QpState::INIT, Rc | Uc | XrcSend | XrcRecv) => of(PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
         (QpState::RESET, QpState::INIT, Ud) => of(PKEY_INDEX | PORT | QKEY, 0),
-        (QpState::INIT, QpState::INIT, Rc | Uc) => of(0, PKEY_INDEX | PORT | ACCESS_FLAGS),
+        (QpState::INIT, QpState::INIT, Rc | Uc | XrcSend | XrcRecv) => of(0, PKEY_INDEX | PORT | ACCESS_FLAGS),
         (QpState::INIT, QpState::INIT, Ud) => of(0, PKEY_INDEX | PORT | QKEY),
 
-        (QpState::INIT, QpState::RTR, Rc) => of(
+        (QpState::INIT, QpState::RTR, Rc | XrcRecv) => of(
             AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
             ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
         ),
-        (QpState::INIT, QpState::RTR, Uc) => {
+        (QpState::INIT, QpState::RTR, Uc | XrcSend) => {
             of(AV | PATH_MTU | DEST_QPN | RQ_PSN, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX)
         }
         (QpState::INIT, QpState::RTR, Ud) => of(0, PKEY_INDEX | QKEY),
@@ -101,13 +109,22 @@ fn rule(transport: Transport, from: QpState, to: QpState) -> Option<Rule> {
             TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
             CUR_STATE | ALT_PATH | ACCESS_FLAGS | MIN_RNR_TIMER | PATH_MIG_STATE,
         ),
+        (QpState::RTR, QpState::RTS, XrcSend) => of(
+            TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+            CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE,
+        ),
+        (QpState::RTR, QpState::RTS, XrcRecv) => {
+            of(TIMEOUT | SQ_PSN, CUR_STATE | ALT_PATH | ACCESS_FLAGS | MIN_RNR_TIMER | PATH_MIG_STATE)
+        }
         (QpState::RTR, QpState::RTS, Uc) => of(SQ_PSN, CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE),
         (QpState::RTR, QpState::RTS, Ud) => of(SQ_PSN, CUR_STATE | QKEY),
 
-        (QpState::RTS | QpState::SQD, QpState::RTS, Rc) => {
+        (QpState::RTS | QpState::SQD, QpState::RTS, Rc | XrcRecv) => {
             of(0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER)
         }
-        (QpState::RTS | QpState::SQD, QpState::RTS, Uc) => of(0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE),
+        (QpState::RTS | QpState::SQD, QpState::RTS, Uc | XrcSend) => {
+            of(0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE)
+        }
         (QpState::RTS | QpState::SQD | QpState::SQE, QpState::RTS, Ud) => of(0, CUR_STATE | QKEY),
         (QpState::SQE, QpState::RTS, Uc) => of(0, CUR_STATE | ACCESS_FLAGS),
 
@@ -119,6 +136,29 @@ fn rule(transport: Transport, from: QpState, to: QpState) -> Option<Rule> {
                 | RETRY_CNT
                 | RNR_RETRY
                 | MAX_QP_RD_ATOMIC
+                | MAX_DEST_RD_ATOMIC
+                | ALT_PATH
+                | ACCESS_FLAGS
+                | PKEY_INDEX
+                | MIN_RNR_TIMER
+                | PATH_MIG_STATE,
+        ),
+        (QpState::SQD, QpState::SQD, XrcSend) => of(
+            0,
+            PORT | AV
+                | TIMEOUT
+                | RETRY_CNT
+                | RNR_RETRY
+                | MAX_QP_RD_ATOMIC
+                | ALT_PATH
+                | ACCESS_FLAGS
+                | PKEY_INDEX
+                | PATH_MIG_STATE,
+        ),
+        (QpState::SQD, QpState::SQD, XrcRecv) => of(
+            0,
+            PORT | AV
+                | TIMEOUT
                 | MAX_DEST_RD_ATOMIC
                 | ALT_PATH
                 | ACCESS_FLAGS
@@ -159,7 +199,8 @@ fn names(mask: u32) -> Vec<&'static str> {
 mod tests {
     use super::*;
 
-    const TRANSPORTS: [Transport; 3] = [Transport::Rc, Transport::Uc, Transport::Ud];
+    const TRANSPORTS: [Transport; 5] =
+        [Transport::Rc, Transport::Uc, Transport::Ud, Transport::XrcSend, Transport::XrcRecv];
 
     /// The three transitions that bring a queue pair up, and the masks that the kernel accepts for them.
     fn bring_up(transport: Transport) -> [(QpState, QpState, u32); 3] {
@@ -167,6 +208,8 @@ mod tests {
             Transport::Rc => [0x39, 0x129181, 0x12e01],
             Transport::Uc => [0x39, 0x101181, 0x10001],
             Transport::Ud => [0x71, 0x1, 0x10001],
+            Transport::XrcSend => [0x39, 0x101181, 0x12e01],
+            Transport::XrcRecv => [0x39, 0x129181, 0x10201],
         };
         [(QpState::RESET, QpState::INIT, init), (QpState::INIT, QpState::RTR, rtr), (QpState::RTR, QpState::RTS, rts)]
     }

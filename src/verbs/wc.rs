@@ -53,6 +53,16 @@ impl<'a, P: Provider> Completion<'a, P> {
         self.entry.wc().outcome()
     }
 
+    /// When the device made it: its clock in ticks, which [`DeviceClock`](crate::DeviceClock) turns into time, or what else the
+    /// completion queue was made with ([`Stamps`](crate::Stamps)). None from a device that has no clock.
+    ///
+    /// Completions that the device compressed have the time of the first of their block.
+    #[doc(alias = "ibv_wc_read_completion_ts")]
+    #[inline(always)]
+    pub fn timestamp(&self) -> Option<u64> {
+        self.entry.timestamp()
+    }
+
     /// All of it, as a value.
     #[inline(always)]
     pub fn wc(&self) -> Wc {

@@ -192,6 +192,7 @@ impl Mw {
             addr: mr.iova() + start as u64,
             length: length as u64,
             access: access.bits(),
+            type_2: self.mw_type == MwType::Type2,
         })
     }
 
@@ -202,7 +203,7 @@ impl Mw {
             return Err(Error::invalid(Verb::BindMw, "window", "of type 2", limit));
         }
         let (old_rkey, new_rkey) = (self.rkey, self.rkey.next_key());
-        Ok(MwBinding { old_rkey, new_rkey, lkey: Lkey(0), addr: 0, length: 0, access: 0 })
+        Ok(MwBinding { old_rkey, new_rkey, lkey: Lkey(0), addr: 0, length: 0, access: 0, type_2: false })
     }
 
     /// Learns from a completion whether the window was bound, unbound or invalidated, by this side or by the peer. Returns

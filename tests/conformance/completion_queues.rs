@@ -45,6 +45,10 @@ fn resized_under_traffic(target: &Target) {
         let n = rng.u64(0..=32).min(48 - (sent - done));
         pair.a.send(|batch| (sent..sent + n).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
         sent += n;
+        if !target.kind.is_rxe() {
+            // A device whose commands take no time is given some for its work.
+            std::thread::sleep(Duration::from_micros(300));
+        }
         // Never fewer than are under way.
         let depth = rng.u32(48..400);
         pair.a.cq.resize(depth).unwrap();
@@ -105,8 +109,12 @@ fn too_small_a_size_is_refused_and_changes_nothing(target: &Target) {
     pair.a.send(|batch| (0..20).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
     pair.a.settle(target);
     let error = pair.a.cq.resize(19).unwrap_err();
-    assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
-    assert!(error.to_string().contains("more than 19 completions may be in it"), "{error}");
+    if target.kind.is_rxe() {
+        assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
+        assert!(error.to_string().contains("more than 19 completions may be in it"), "{error}");
+    } else {
+        assert!(error.to_string().contains("the queue holds 20 completions: poll them first"), "{error}");
+    }
     assert_eq!(pair.a.cq.capacity(), capacity);
     pair.a.cq.resize(20).unwrap();
     assert!((20..capacity).contains(&pair.a.cq.capacity()), "smaller than {capacity}");
@@ -263,7 +271,9 @@ fn completions_of_destroyed_queue_pairs_keep_their_numbers(target: &Target) {
         posted.extend((0..EACH).map(|n| (round * 100 + n, qpn)));
         match round % 4 {
             0 => near.to_error().unwrap(),
-            1 => std::thread::sleep(Duration::from_micros(300)),
+            // Completions come from another thread of this process, or from the kernel.
+            1 if target.kind.is_rxe() => std::thread::sleep(Duration::from_micros(300)),
+            1 => std::thread::sleep(Duration::from_millis(5)),
             _ => {}
         }
         if round % 3 == 0 {
@@ -286,7 +296,9 @@ fn completions_of_destroyed_queue_pairs_keep_their_numbers(target: &Target) {
             leftovers += 1;
         }
     }
-    assert!(leftovers > rounds, "{leftovers} completions came: nothing was under way");
+    // Without a kernel between, most queue pairs are gone before they have done anything.
+    let least = if target.kind.is_rxe() { rounds } else { rounds / 4 };
+    assert!(leftovers > least, "{leftovers} completions came: nothing was under way");
     let context = ours.context.clone();
     drop((ours, peer));
     assert_eq!(context.leaks(), vec![]);

@@ -36,7 +36,13 @@ impl OwnDevice {
         run(&["ip", "link", "set", LINK, "up"]);
         run(&["ip", "addr", "add", "10.9.8.1/24", "dev", LINK]);
         run(&["rdma", "link", "add", DEVICE, "type", "rxe", "netdev", LINK]);
-        let target = Target { device: DEVICE.into(), peer: DEVICE.into(), gid_index: None, ..*target };
+        let target = Target {
+            device: DEVICE.into(),
+            peer: DEVICE.into(),
+            gid_index: None,
+            host: target.host.clone(),
+            ..*target
+        };
         eventually("the device is ready", || {
             let Ok(context) = Context::open(DEVICE) else { return false };
             context.query_port(PortNum::ONE).is_ok_and(|port| port.state == PortState::ACTIVE)

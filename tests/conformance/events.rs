@@ -62,8 +62,17 @@ fn completion_before_the_arm_raises_no_event(target: &Target) {
     send_one(&mut pair, 1, WrFlags::NONE);
     thread::sleep(SHORT);
     pair.b.cq.arm(Notify::Any).unwrap();
-    assert!(!channel_of(&pair.b).wait(SHORT).unwrap());
-    assert_eq!(pair.b.success().wr_id, 1);
+    if target.kind.is_rxe() {
+        assert!(!channel_of(&pair.b).wait(SHORT).unwrap());
+        assert_eq!(pair.b.success().wr_id, 1);
+    } else {
+        // Devices that are armed with the place of the next completion raise one at once.
+        assert!(channel_of(&pair.b).wait(PATIENCE).unwrap());
+        assert_eq!(events(channel_of(&pair.b)), [pair.b.cq.id()]);
+        assert_eq!(pair.b.success().wr_id, 1);
+        pair.b.cq.arm(Notify::Any).unwrap();
+        assert!(!channel_of(&pair.b).wait(SHORT).unwrap());
+    }
     step("the arm stands for the next one");
     send_one(&mut pair, 2, WrFlags::NONE);
     assert!(channel_of(&pair.b).wait(PATIENCE).unwrap());
@@ -158,6 +167,13 @@ fn wait_ends_when_nothing_comes(target: &Target) {
 
 /// Thousands of messages, sent before, while and after the receiver arms and falls asleep. With a wake-up lost, the
 /// receiver sleeps on although a completion is there.
+/// A send on a completion queue that is used for sends only. Most devices give a send's place back when its completion, or a
+/// later one, is polled.
+fn send_on(side: &mut Side, id: u64) {
+    while side.cq.poll_one().unwrap().is_some() {}
+    side.send(|batch| batch.send(id, WrFlags::SIGNALED, &[]));
+}
+
 fn wait_loses_no_wake_up(target: &Target) {
     const MESSAGES: u64 = 3000;
     let Pair { mut a, mut b } = Pair::new(target, &with_channels());
@@ -174,7 +190,7 @@ fn wait_loses_no_wake_up(target: &Target) {
             if id % 8 == 0 {
                 thread::yield_now();
             }
-            a.send(|batch| batch.send(id, WrFlags::NONE, &[]));
+            send_on(&mut a, id);
         }
         a
     });
@@ -217,21 +233,26 @@ fn ping_pong_that_spins_before_it_blocks(target: &Target) {
     const ROUNDS: u64 = 1000;
     let Pair { mut a, mut b } = Pair::new(target, &with_channels());
     let next = |side: &mut Side, id| {
-        assert!(side.cq.spin_then_wait(2000, PATIENCE).unwrap(), "message {id} did not come within {PATIENCE:?}");
-        assert_eq!(side.cq.poll_one().unwrap().unwrap().wr_id, id);
+        loop {
+            assert!(side.cq.spin_then_wait(2000, PATIENCE).unwrap(), "message {id} did not come within {PATIENCE:?}");
+            let wc = side.cq.poll_one().unwrap().unwrap();
+            if wc.outcome().unwrap().opcode.is_recv() {
+                break assert_eq!(wc.wr_id, id);
+            }
+        }
     };
     b.recv(0, &[]);
     let pong = thread::spawn(move || {
         for id in 0..ROUNDS {
             next(&mut b, id);
             b.recv(id + 1, &[]);
-            b.send(|batch| batch.send(id, WrFlags::NONE, &[]));
+            b.send(|batch| batch.send(id, WrFlags::SIGNALED, &[]));
         }
         b
     });
     for id in 0..ROUNDS {
         a.recv(id, &[]);
-        a.send(|batch| batch.send(id, WrFlags::NONE, &[]));
+        a.send(|batch| batch.send(id, WrFlags::SIGNALED, &[]));
         next(&mut a, id);
     }
     pong.join().unwrap();
@@ -251,7 +272,7 @@ fn documented_loop_loses_no_wake_up_with_edge_triggered_epoll(target: &Target) {
     let (go, went) = channel();
     let sender = thread::spawn(move || {
         while let Ok(id) = went.recv() {
-            a.send(|batch| batch.send(id, WrFlags::NONE, &[]));
+            send_on(&mut a, id);
         }
         a
     });
@@ -426,7 +447,8 @@ fn drain_then_overrun(cq: &mut Cq) {
             Err(error) => break assert_eq!(error, PollError::Overrun),
         }
     }
-    assert_eq!(next, capacity, "all that the queue holds");
+    // Some devices fill the place that every queue keeps free, too.
+    assert!((capacity..=capacity + 1).contains(&next), "{next} of all {capacity} that the queue holds");
     assert_eq!(cq.poll_one(), Err(PollError::Overrun), "and it stays so");
 }
 

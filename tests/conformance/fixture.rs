@@ -13,8 +13,8 @@ use crate::target::Target;
 use fastrand::Rng;
 use ironverbs::{
     AccessFlags, AckTimeout, Any, CompChannel, ConnectOptions, Connected, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd,
-    PortNum, PostError, PreparedQp, Psn, QKey, Qp, QpBuilder, QpType, Rc, RecvBatch, RecvHalf, RemoteAddr, SendBatch,
-    SendHalf, Sge, Srq, Uc, Ud, Wc, WcOpcode, WcStatus,
+    PortNum, PostError, PreparedQp, Psn, QKey, Qp, QpBuilder, QpType, Rc, Receives, RecvBatch, RecvHalf, RemoteAddr,
+    SendBatch, SendHalf, Sge, Srq, SrqKind, Uc, Ud, Wc, WcOpcode, WcStatus,
 };
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -222,7 +222,7 @@ impl<T: Kind> Pair<T> {
     }
 }
 
-impl<T: QpType> Pair<T> {
+impl<T: Receives> Pair<T> {
     /// The same pair with its sides exchanged.
     pub fn swap(&mut self) {
         std::mem::swap(&mut self.a, &mut self.b);
@@ -247,7 +247,7 @@ impl<T: QpType> Pair<T> {
     }
 }
 
-impl<T: QpType> Side<T> {
+impl<T: Receives> Side<T> {
     /// An entry for `len` bytes of the region.
     pub fn sge(&self, offset: usize, len: usize) -> Sge {
         self.mr.sge(offset..offset + len).unwrap()
@@ -433,7 +433,7 @@ pub fn try_recv_half<R>(
 }
 
 /// Posts a batch of receives.
-pub fn try_recv<T: QpType, R>(
+pub fn try_recv<T: Receives, R>(
     qp: &mut Qp<Any, T>,
     fill: impl FnOnce(&mut RecvBatch<'_, Any, T>) -> Result<R, PostError>,
 ) -> Result<R, PostError> {
@@ -441,8 +441,8 @@ pub fn try_recv<T: QpType, R>(
 }
 
 /// Posts a batch of receives to a shared receive queue.
-pub fn try_recv_shared<R>(
-    srq: &mut Srq,
+pub fn try_recv_shared<K: SrqKind, R>(
+    srq: &mut Srq<Any, K>,
     fill: impl FnOnce(&mut RecvBatch<'_>) -> Result<R, PostError>,
 ) -> Result<R, PostError> {
     submit_recv(srq.recv_batch(), fill)
@@ -459,7 +459,7 @@ fn submit_recv<T: QpType, R>(
 }
 
 /// Posts a receive on a queue pair that is not connected yet.
-pub fn recv_early<T: QpType>(qp: &mut PreparedQp<Any, T>, wr_id: u64, sges: &[Sge]) {
+pub fn recv_early<T: Receives>(qp: &mut PreparedQp<Any, T>, wr_id: u64, sges: &[Sge]) {
     let mut batch = qp.recv_batch();
     batch.recv(wr_id, sges).unwrap();
     // SAFETY: see the module's argument.

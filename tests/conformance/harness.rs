@@ -93,6 +93,7 @@ fn run(test: Test, target: Arc<Target>) -> Result<Completion, Failed> {
     let descriptors = open_descriptors();
     let started = Instant::now();
     let (tell, told) = channel::<()>();
+    let host = target.host.clone();
     let thread = thread::Builder::new().name(test.name.into()).spawn(move || {
         let _tell = tell;
         (test.run)(&target);
@@ -100,7 +101,7 @@ fn run(test: Test, target: Arc<Target>) -> Result<Completion, Failed> {
     let thread = thread.map_err(|error| format!("no thread: {error}"))?;
     let limit = limit();
     if let Err(RecvTimeoutError::Timeout) = told.recv_timeout(limit) {
-        return Err(at_step(format!("still running after {limit:?}")));
+        return Err(at_step(format!("still running after {limit:?}\n{}", host.reports().join("\n"))));
     }
     let ended = thread.join();
     if started.elapsed() > SLOW {
@@ -110,8 +111,18 @@ fn run(test: Test, target: Arc<Target>) -> Result<Completion, Failed> {
         Ok(()) => {}
         Err(payload) => match payload.downcast::<Skip>() {
             Ok(skip) => return Ok(Completion::ignored_with(skip.0)),
-            Err(payload) => return Err(at_step(message(&*payload))),
+            Err(payload) => {
+                let mut what = message(&*payload);
+                for report in host.reports() {
+                    what.push('\n');
+                    what.push_str(&report);
+                }
+                return Err(at_step(what));
+            }
         },
+    }
+    for report in host.reports() {
+        eprintln!("{}: {report}", test.name);
     }
     let left = open_descriptors();
     if left != descriptors && !LEAKY.load(Ordering::Relaxed) {

@@ -1,9 +1,9 @@
 //! Objects are dropped in any order, at any time, and leave nothing behind.
 
 use crate::fixture::{Half, Pair, Setup, Side, prepare, try_recv};
-use crate::harness::step;
+use crate::harness::{skip, step};
 use crate::memory::Unmapped;
-use crate::target::{Target, kernel_objects, open_descriptors};
+use crate::target::{Host, Target, kernel_objects, open_descriptors};
 use crate::tests;
 use fastrand::Rng;
 use ironverbs::{
@@ -182,6 +182,9 @@ fn memory_outlives_what_may_write_it(target: &Target) {
 
 /// Completions that nobody can poll any more are lost, and nothing else.
 fn queue_pair_outlives_its_completion_queue(target: &Target) {
+    if !target.kind.is_rxe() {
+        skip("a send's place comes back when its completion is polled, and a queue that nobody polls overruns");
+    }
     let mut rng = Rng::with_seed(71);
     let mut pair = Pair::new(target, &Setup { cq_depth: 4, ..Setup::default() });
     pair.scramble(&mut rng);
@@ -234,6 +237,9 @@ fn provider_named_at_compile_time(target: &Target) {
 
 /// A program that starts another one does not hand it the device.
 fn descriptors_are_closed_on_exec(target: &Target) {
+    if !matches!(target.host, Host::Linux) {
+        skip("a simulated device has no file");
+    }
     let half = Half::new(target, target.open(), &Setup { channel: true, ..Setup::default() });
     let _events = half.context.async_events();
     let mut found = 0;

@@ -2,7 +2,7 @@
 
 use crate::fixture::{Half, Pair, Setup};
 use crate::harness::{skip, step};
-use crate::target::Target;
+use crate::target::{Host, Target};
 use crate::tests;
 use ironverbs::{AccessFlags, Context, Errno, Error, GidIndex, Mr, PortNum, PostError, QpBuilder, Sge, devices};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -32,6 +32,9 @@ fn expect(error: Error, text: &str) {
 }
 
 fn unknown_device(target: &Target) {
+    if !matches!(target.host, Host::Linux) {
+        skip("simulated devices are not found by their names alone");
+    }
     let error = Context::open("rxe_that_is_not").unwrap_err();
     let text = error.to_string();
     assert!(text.starts_with("no RDMA device named rxe_that_is_not: there is "), "{text}");
@@ -40,6 +43,9 @@ fn unknown_device(target: &Target) {
 
 /// A report of a list that stayed empty because it was looked up once, before the driver was loaded.
 fn devices_are_looked_for_each_time(target: &Target) {
+    if !matches!(target.host, Host::Linux) {
+        skip("simulated devices are not found by their names alone");
+    }
     for _ in 0..2 {
         let all = devices().unwrap();
         let info = all.iter().find(|info| info.name == target.device).unwrap();
@@ -91,8 +97,13 @@ fn every_gid_index_that_is_there(target: &Target) {
         table.iter().filter(|entry| entry.port == target.port).filter_map(|entry| u8::try_from(entry.index).ok());
     for index in indexes.map(GidIndex) {
         step(format!("GID index {index}"));
-        let named =
-            Target { gid_index: Some(index), device: target.device.clone(), peer: target.device.clone(), ..*target };
+        let named = Target {
+            gid_index: Some(index),
+            device: target.device.clone(),
+            peer: target.device.clone(),
+            host: target.host.clone(),
+            ..*target
+        };
         let mut pair = Pair::new(&named, &setup);
         assert_eq!((pair.a.gid_index, pair.b.gid_index), (Some(index), Some(index)));
         let gid = pair.a.context.query_gid(target.port, index).unwrap().unwrap().gid;
@@ -283,6 +294,11 @@ fn errors_keep_the_kernels_number(target: &Target) {
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(4).unwrap();
     let error = QpBuilder::rc(&pd, &cq, &cq).port(target.port).max_inline_bytes(1 << 20).build().unwrap_err();
+    if !target.kind.is_rxe() {
+        // The library computes the ring, and knows before it asks.
+        assert!(error.to_string().starts_with("create_qp: max_inline_data is 1048576"), "{error}");
+        return;
+    }
     assert!(matches!(error.errno(), Some(Errno::EINVAL | Errno::ENOMEM)), "{error:?}");
     assert!(error.to_string().starts_with("create_qp: E"), "{error}");
 }

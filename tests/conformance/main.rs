@@ -7,6 +7,7 @@
 
 mod capacity;
 mod completion_queues;
+mod cq_options;
 mod datagrams;
 mod device_events;
 mod draining;
@@ -34,6 +35,7 @@ mod threads;
 mod transitions;
 mod volume;
 mod windows;
+mod xrc;
 
 fn main() -> std::process::ExitCode {
     let code = harness::main(&[
@@ -44,6 +46,7 @@ fn main() -> std::process::ExitCode {
         datagrams::TESTS,
         inline_address::TESTS,
         completion_queues::TESTS,
+        cq_options::TESTS,
         multicast::TESTS,
         errors::TESTS,
         states::TESTS,
@@ -59,6 +62,7 @@ fn main() -> std::process::ExitCode {
         limits::TESTS,
         memory::TESTS,
         windows::TESTS,
+        xrc::TESTS,
         persist::TESTS,
         threads::TESTS,
         volume::TESTS,

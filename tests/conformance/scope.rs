@@ -217,7 +217,10 @@ fn refused_where_it_would_not_be_safe(target: &Target) {
     pair.b.success();
     let a = &mut pair.a;
     let capacity = a.qp.cap().max_recv_wr;
-    crate::fixture::eventually("the receive is used up", || a.qp.recv_batch().remaining() == capacity);
+    // Elsewhere a receive is used up when its completion is polled.
+    if target.kind.is_rxe() {
+        crate::fixture::eventually("the receive is used up", || a.qp.recv_batch().remaining() == capacity);
+    }
     let error = a.qp.scope(&mut a.cq, LONG, |_| Ok(())).unwrap_err();
     expect(error, "earlier work requests are still under way");
     pair.a.success();

@@ -1,11 +1,14 @@
 //! The device under test, as the environment names it, and what this machine tells about it.
 
-use ironverbs::{Context, DriverId, GidIndex, PortNum, devices};
+use ironverbs::sys::Sys;
+use ironverbs::{Context, DeviceInfo, DriverId, Error, GidIndex, PortNum, devices};
+use softcx::{SimDevice, SimHost};
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::process::Command;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// The device under test.
 pub struct Target {
@@ -19,6 +22,8 @@ pub struct Target {
     pub gid_index: Option<GidIndex>,
     /// Kernel and driver, which decide how some errors look.
     pub kind: Kind,
+    /// Where the devices are.
+    pub host: Host,
 }
 
 /// Which driver, and for Soft-RoCE which kernel, is tested.
@@ -34,6 +39,68 @@ pub enum Kind {
     Other,
 }
 
+/// Where devices are found.
+#[derive(Clone)]
+pub enum Host {
+    /// On this machine.
+    Linux,
+    /// In this process.
+    Sim(Arc<Simulation>),
+}
+
+/// Two simulated adapters, and what runs them.
+pub struct Simulation {
+    host: SimHost,
+    _engine: softcx::Engine,
+}
+
+impl Host {
+    /// `sim:roce` or `sim:ib` names two simulated adapters of that link layer.
+    fn named(device: &str) -> Option<Self> {
+        let new: fn(&'static str) -> SimDevice = match device {
+            "sim:roce" => |name| SimDevice::roce(name),
+            "sim:ib" => |name| SimDevice::infiniband(name),
+            _ => return None,
+        };
+        let host = SimHost::new(variable("SEED").ok().flatten().unwrap_or(1));
+        host.add(new("mlx5_0"));
+        host.add(new("mlx5_1"));
+        let engine = host.fabric().spawn();
+        // Some descriptors come with the first context and stay for the next ones.
+        for info in host.devices().unwrap() {
+            drop(Context::open_on(&host, &info).unwrap());
+        }
+        Some(Self::Sim(Arc::new(Simulation { host, _engine: engine })))
+    }
+
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, Error> {
+        match self {
+            Self::Linux => devices(),
+            Self::Sim(simulation) => simulation.host.devices(),
+        }
+    }
+
+    pub fn open(&self, name: &str) -> Result<Context, Error> {
+        match self {
+            Self::Linux => Context::open(name),
+            Self::Sim(simulation) => {
+                let all = self.devices()?;
+                Context::open_on(&simulation.host, all.iter().find(|info| info.name == name).unwrap())
+            }
+        }
+    }
+
+    /// What simulated adapters found wrong with how they were used.
+    pub fn reports(&self) -> Vec<String> {
+        match self {
+            Self::Linux => vec![],
+            Self::Sim(simulation) => {
+                simulation.host.fabric().take_reports().iter().map(|report| format!("{report:?}")).collect()
+            }
+        }
+    }
+}
+
 impl Kind {
     pub fn is_rxe(self) -> bool {
         self != Self::Other
@@ -47,8 +114,13 @@ impl Target {
         let Some(device) = variable::<String>("DEVICE")? else {
             return Ok(None);
         };
-        let all = devices().map_err(|error| error.to_string())?;
-        let peer = variable("PEER")?.unwrap_or_else(|| device.clone());
+        let (host, device) = match Host::named(&device) {
+            Some(host) => (host, "mlx5_0".to_owned()),
+            None => (Host::Linux, device),
+        };
+        let all = host.devices().map_err(|error| error.to_string())?;
+        let simulated = matches!(host, Host::Sim(_)).then(|| "mlx5_1".to_owned());
+        let peer = variable("PEER")?.or(simulated).unwrap_or_else(|| device.clone());
         for name in [&device, &peer] {
             if !all.iter().any(|info| info.name == *name) {
                 let names = all.iter().map(|info| info.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -58,17 +130,17 @@ impl Target {
         let driver = all.iter().find(|info| info.name == device).and_then(|info| info.driver);
         let port = PortNum::new(variable("PORT")?.unwrap_or(1)).map_err(|error| error.to_string())?;
         let gid_index = variable("GID_INDEX")?.map(GidIndex);
-        Ok(Some(Self { device, peer, port, gid_index, kind: kind(driver) }))
+        Ok(Some(Self { device, peer, port, gid_index, kind: kind(driver), host }))
     }
 
     /// Opens the device of one side.
     pub fn open(&self) -> Context {
-        Context::open(&self.device).unwrap()
+        self.host.open(&self.device).unwrap()
     }
 
     /// Opens the device of the other side: again the same one, if there is only one.
     pub fn open_peer(&self) -> Context {
-        Context::open(&self.peer).unwrap()
+        self.host.open(&self.peer).unwrap()
     }
 }
 

@@ -465,6 +465,7 @@ fn bind_of_a_window() {
                 addr: 0x1_0000_0678,
                 length: 0x1_0000_0001,
                 access: 0x27,
+                type_2: true,
             }),
             payload: Payload::Sges(&[]),
         },

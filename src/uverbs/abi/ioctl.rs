@@ -61,6 +61,7 @@ pub mod object {
     pub const AH: u16 = 6;
     pub const MR: u16 = 7;
     pub const MW: u16 = 8;
+    pub const XRCD: u16 = 10;
     pub const DM: u16 = 14;
     pub const ASYNC_EVENT: u16 = 16;
 }
@@ -117,6 +118,8 @@ pub mod method {
     pub const REG_DMABUF_MR: Method = on(object::MR, 4);
     #[doc(alias = "UVERBS_METHOD_MW_DESTROY")]
     pub const MW_DESTROY: Method = on(object::MW, 0);
+    #[doc(alias = "UVERBS_METHOD_XRCD_DESTROY")]
+    pub const XRCD_DESTROY: Method = on(object::XRCD, 0);
     #[doc(alias = "UVERBS_METHOD_DM_ALLOC")]
     pub const DM_ALLOC: Method = on(object::DM, 0);
     #[doc(alias = "UVERBS_METHOD_DM_FREE")]
@@ -244,6 +247,8 @@ pub mod attr {
         pub const COMP_CHANNEL: u16 = 3;
         /// `u32`.
         pub const COMP_VECTOR: u16 = 4;
+        /// Flags, optional: see `cq_create_flags`.
+        pub const FLAGS: u16 = 5;
         /// `u32` out: entries there are.
         pub const RESP_CQE: u16 = 6;
     }
@@ -251,10 +256,13 @@ pub mod attr {
     pub mod create_qp {
         /// New object.
         pub const HANDLE: u16 = 0;
+        /// Of the receiving end of XRC only, instead of protection domain and completion queues.
+        pub const XRCD_HANDLE: u16 = 1;
         pub const PD_HANDLE: u16 = 2;
         /// Optional.
         pub const SRQ_HANDLE: u16 = 3;
         pub const SEND_CQ_HANDLE: u16 = 4;
+        /// Not of the sending end of XRC.
         pub const RECV_CQ_HANDLE: u16 = 5;
         /// `u64`: comes back in events.
         pub const USER_HANDLE: u16 = 7;
@@ -274,6 +282,10 @@ pub mod attr {
         /// New object.
         pub const HANDLE: u16 = 0;
         pub const PD_HANDLE: u16 = 1;
+        /// Of an XRC queue only.
+        pub const XRCD_HANDLE: u16 = 2;
+        /// Where receives complete, of an XRC queue only.
+        pub const CQ_HANDLE: u16 = 3;
         /// `u64`: comes back in events.
         pub const USER_HANDLE: u16 = 4;
         /// `u32`: receives asked for.
@@ -288,12 +300,21 @@ pub mod attr {
         pub const RESP_MAX_WR: u16 = 11;
         /// `u32` out.
         pub const RESP_MAX_SGE: u16 = 12;
+        /// `u32` out, of an XRC queue only: its number.
+        pub const RESP_SRQ_NUM: u16 = 13;
     }
 
     pub mod async_event_alloc {
         /// New file descriptor.
         pub const FD_HANDLE: u16 = 0;
     }
+}
+
+/// Bits of [`attr::create_cq::FLAGS`] (`enum ib_uverbs_ex_create_cq_flags`).
+pub mod cq_create_flags {
+    /// Completions carry the device's clock.
+    #[doc(alias = "IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION")]
+    pub const TIMESTAMP_COMPLETION: u32 = 1 << 0;
 }
 
 /// Bits of [`attr::create_qp::FLAGS`] (`enum ib_uverbs_qp_create_flags`).

@@ -215,8 +215,12 @@ pub mod access {
     }
 }
 
-/// Abilities of a device that decide what may be posted (`enum ib_uverbs_device_cap_flags`), since Linux 6.2.
+/// Abilities of a device that decide what may be made and posted (`enum ib_uverbs_device_cap_flags`). All but XRC are there
+/// since Linux 6.2.
 pub mod device_cap {
+    /// Extended reliable connections.
+    #[doc(alias = "IB_UVERBS_DEVICE_XRC")]
+    pub const XRC: u64 = 1 << 20;
     #[doc(alias = "IB_UVERBS_DEVICE_FLUSH_GLOBAL")]
     pub const FLUSH_GLOBAL: u64 = 1 << 38;
     #[doc(alias = "IB_UVERBS_DEVICE_FLUSH_PERSISTENT")]
@@ -240,10 +244,16 @@ pub mod qp_type {
     pub const UC: u8 = 3;
     #[doc(alias = "IB_UVERBS_QPT_UD")]
     pub const UD: u8 = 4;
+    #[doc(alias = "IB_UVERBS_QPT_XRC_INI")]
+    pub const XRC_INI: u8 = 9;
+    #[doc(alias = "IB_UVERBS_QPT_XRC_TGT")]
+    pub const XRC_TGT: u8 = 10;
 }
 
 /// Kinds of shared receive queues (`enum ib_uverbs_srq_type`).
 pub mod srq_type {
     #[doc(alias = "IB_UVERBS_SRQT_BASIC")]
     pub const BASIC: u8 = 0;
+    #[doc(alias = "IB_UVERBS_SRQT_XRC")]
+    pub const XRC: u8 = 1;
 }

@@ -19,6 +19,7 @@ pub use fault::Fault;
 pub use record::{Record, Recorded};
 pub use trace::Trace;
 
+use super::details::DeviceDetails;
 use super::device::DeviceInfo;
 use super::errno::Errno;
 use super::error::{Error, Verb};
@@ -102,6 +103,10 @@ unsafe impl<O: Observer> Cdev for Observed<dyn Cdev, O> {
         self.run(Command::map(offset, len_bytes), || self.inner.map(offset, len_bytes))
     }
 
+    fn map_read_only(&self, offset: u64, len_bytes: usize) -> Result<Mapping, Errno> {
+        self.run(Command::map(offset, len_bytes), || self.inner.map_read_only(offset, len_bytes))
+    }
+
     fn driver_id(&self) -> u32 {
         self.inner.driver_id()
     }
@@ -131,5 +136,9 @@ impl<O: Observer> Sys for Observed<dyn Sys, O> {
         let result = answer.as_ref().map(|_| ()).map_err(|e| e.errno().unwrap_or(Errno::EINVAL));
         self.observer.after(&Exchange { sent: command, answered: command, result, took: start.elapsed() });
         Ok(observe_cdev(&self.observer, answer?))
+    }
+
+    fn details(&self, device: &DeviceInfo) -> DeviceDetails {
+        self.inner.details(device)
     }
 }

@@ -130,6 +130,7 @@ static METHODS: &[MethodSpec] = &[
         ],
     },
     MethodSpec { method: method::MW_DESTROY, name: "MW.DESTROY", attrs: attrs![destroy::HANDLE Object] },
+    MethodSpec { method: method::XRCD_DESTROY, name: "XRCD.DESTROY", attrs: attrs![destroy::HANDLE Object] },
     MethodSpec {
         method: method::DM_ALLOC,
         name: "DM.ALLOC",
@@ -145,6 +146,7 @@ static METHODS: &[MethodSpec] = &[
             create_cq::USER_HANDLE In,
             create_cq::COMP_CHANNEL Fd,
             create_cq::COMP_VECTOR In,
+            create_cq::FLAGS In,
             create_cq::RESP_CQE Out,
         ],
     },
@@ -158,6 +160,7 @@ static METHODS: &[MethodSpec] = &[
         name: "QP.CREATE",
         attrs: attrs![
             create_qp::HANDLE NewObject,
+            create_qp::XRCD_HANDLE Object,
             create_qp::PD_HANDLE Object,
             create_qp::SRQ_HANDLE Object,
             create_qp::SEND_CQ_HANDLE Object,
@@ -181,6 +184,8 @@ static METHODS: &[MethodSpec] = &[
         attrs: attrs![
             create_srq::HANDLE NewObject,
             create_srq::PD_HANDLE Object,
+            create_srq::XRCD_HANDLE Object,
+            create_srq::CQ_HANDLE Object,
             create_srq::USER_HANDLE In,
             create_srq::MAX_WR In,
             create_srq::MAX_SGE In,
@@ -188,6 +193,7 @@ static METHODS: &[MethodSpec] = &[
             create_srq::TYPE Const,
             create_srq::RESP_MAX_WR Out,
             create_srq::RESP_MAX_SGE Out,
+            create_srq::RESP_SRQ_NUM Out,
         ],
     },
     MethodSpec {
@@ -214,6 +220,7 @@ pub fn object_name(id: u16) -> Option<&'static str> {
         object::AH => "AH",
         object::MR => "MR",
         object::MW => "MW",
+        object::XRCD => "XRCD",
         object::DM => "DM",
         object::ASYNC_EVENT => "ASYNC_EVENT",
         _ => return None,
@@ -268,6 +275,7 @@ write_commands! {
     RESIZE_CQ write::ResizeCq => write::ResizeCqResp;
     DESTROY_CQ write::DestroyCq => verbs::DestroyCqResp;
     REQ_NOTIFY_CQ write::ReqNotifyCq => ();
+    EX_MODIFY_CQ write::ExModifyCq => ();
     CREATE_QP write::CreateQp => write::CreateQpResp;
     QUERY_QP write::QueryQp => write::QueryQpResp;
     MODIFY_QP write::ModifyQp => ();
@@ -277,6 +285,10 @@ write_commands! {
     MODIFY_SRQ write::ModifySrq => ();
     QUERY_SRQ write::QuerySrq => write::QuerySrqResp;
     DESTROY_SRQ write::DestroySrq => verbs::DestroySrqResp;
+    OPEN_XRCD write::OpenXrcd => write::OpenXrcdResp;
+    CLOSE_XRCD write::CloseXrcd => ();
+    CREATE_XSRQ write::CreateXsrq => write::CreateSrqResp;
+    OPEN_QP write::OpenQp => write::CreateQpResp;
     CREATE_AH write::CreateAh => write::CreateAhResp;
     DESTROY_AH write::DestroyAh => ();
     ATTACH_MCAST write::AttachMcast => ();

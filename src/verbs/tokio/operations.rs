@@ -13,7 +13,7 @@ use crate::verbs::cq::Cq;
 use crate::verbs::pool::{Pool, Slot, SlotError};
 use crate::verbs::provider::{Any, Provider};
 use crate::verbs::qp::Qp;
-use crate::verbs::qp_type::{Connected, QpType};
+use crate::verbs::qp_type::{Connected, Receives};
 use crate::verbs::wc::Completion;
 use std::fmt;
 use std::future::Future;
@@ -155,7 +155,7 @@ impl Operations {
     }
 
     /// Posts a receive into a slot.
-    pub fn recv<P: Provider, T: QpType>(&self, qp: &mut Qp<P, T>, slot: Slot) -> Result<Operation, SlotError> {
+    pub fn recv<P: Provider, T: Receives>(&self, qp: &mut Qp<P, T>, slot: Slot) -> Result<Operation, SlotError> {
         self.post(slot, |slot| qp.recv_slot(slot))
     }
 

@@ -1,6 +1,8 @@
 //! The command line.
 
+use crate::decode::args::{Decode, NOTES as DECODE_NOTES};
 use crate::failure::{EXIT_CODES, Failure, Kind};
+use crate::sim::SimLink;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ironverbs::{Gid, GidWant, Mtu, PortNum, RnrTimer};
 use serde::Serialize;
@@ -30,9 +32,14 @@ pub struct Global {
     /// Print JSON instead of text; with =FILE, write JSON there and still print text
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub json: Option<PathBuf>,
-    /// Write every kernel command, decoded, to FILE, or to standard error for -
-    #[arg(long, global = true, value_name = "FILE")]
+    /// Write every kernel command, decoded and with its time, to standard error, or with =FILE there; of a ping
+    /// through an mlx5 or a simulated device also its work queue entries and completions
+    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub trace: Option<PathBuf>,
+    /// Use a simulated adapter in place of this host's devices: a software ConnectX on RoCE, or with =ib on InfiniBand. Two
+    /// pings on this machine share its network. No figure is one of hardware
+    #[arg(long, global = true, value_name = "LINK", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "roce")]
+    pub sim: Option<SimLink>,
 }
 
 /// What to do.
@@ -56,6 +63,9 @@ pub enum Command {
     /// Print asynchronous events of a device, or of every device, as they come
     #[command(after_help = WATCH_NOTES)]
     Watch(Watch),
+    /// Tell what the bytes of mlx5 work queue entries (WQE) and completions (CQE) say, from a log, a file or standard input
+    #[command(after_help = DECODE_NOTES)]
+    Decode(Decode),
     /// Print the JSON schema of what --json prints
     #[command(after_help = EXIT_CODES)]
     Schema,
@@ -100,6 +110,7 @@ const WATCH_NOTES: &str = concat!(
     "The state of each port is shown first. Events of ports and of the device are seen; those of queue pairs and\n",
     "completion queues go to the program that made them. Once a second watch looks by itself, so that a change of\n",
     "which no event tells is not missed, and a device that is being removed is let go of.\n\n",
+    "With --sim, the port goes down for a second every three seconds, so that there is something to see.\n\n",
     "With --json, each line is one object: {\"what\": \"initial\" | \"event\" | \"change\" | \"removed\", ...}; the last line\n",
     "tells how it ended, as the other commands do.\n\n",
     "Exit codes: 0 --count or --timeout reached, 3 no device, 4 not permitted, 8 output, 9 the device was removed,\n",
@@ -124,6 +135,8 @@ const PING_NOTES: &str = concat!(
     "Without HOST, ping is the server and waits for a client; with HOST, it is the client. Either end may be\n",
     "ibv_rc_pingpong, or with --transport its sister of that name. Nothing is negotiated: both ends need the same\n",
     "--transport, --size, --iters, --mtu and --sl.\n\n",
+    "With --sim, both ends are simulated: rdma-probe ping --sim, and rdma-probe ping --sim localhost beside it, as the same\n",
+    "user. The times are those of a simulation: they say nothing of any hardware.\n\n",
     "With --check, every byte of every message is verified, in both roles and with either kind of peer.\n\n",
     "UC and UD do not send again what is lost: one lost message ends the ping with exit code 5.\n\n",
     "Exit codes: 0 success, 2 usage, 3 no device, 4 not permitted, 5 peer, 6 data mismatch, 7 device, 8 output,\n",
@@ -350,94 +363,4 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-    use clap::error::ErrorKind;
-
-    fn parse(line: &str) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(line.split_whitespace())
-    }
-
-    fn ping(line: &str) -> Ping {
-        match parse(line).unwrap().command {
-            Command::Ping(ping) => ping,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_definition_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn defaults_are_those_of_ibv_rc_pingpong() {
-        let p = ping("rdma-probe ping");
-        assert_eq!((p.port, p.size(), p.iters, p.rx_depth, p.sl), (18515, 4096, 1000, 500, 0));
-        assert_eq!((p.ib_port, p.events, p.check, p.host), (PortNum::ONE, false, false, None));
-    }
-
-    #[test]
-    fn options_of_ibv_rc_pingpong_are_understood() {
-        let short = ping("rdma-probe ping -d rxe0 -p 99 -i 2 -g 1 -s 64 -n 7 -r 3 -m 2048 -l 4 -e -c host");
-        let long = ping(
-            "rdma-probe ping --ib-dev=rxe0 --port=99 --ib-port=2 --gid-idx=1 --size=64 --iters=7 --rx-depth=3 --mtu=2048 \
-             --sl=4 --events --chk host",
-        );
-        assert_eq!(format!("{short:?}"), format!("{long:?}"));
-        assert_eq!((short.gid_index, short.mtu), (Some(1), Some(Mtu::B2048)));
-        assert_eq!(short.host.as_deref(), Some("host"));
-    }
-
-    #[test]
-    fn sizes() {
-        for (text, bytes) in [("1", 1), ("64", 64), ("4k", 4096), ("1M", 1 << 20), ("2G", 1 << 31)] {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        for text in ["0", "", "k", "-1", "0x40", "2147483649", "3G", "18446744073709551615G", "ü"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn deadlines_are_finite_and_positive() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["0", "-1", "nan", "inf", "1e9", "x"] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn wrong_values_are_usage_errors() {
-        for line in [
-            "rdma-probe",
-            "rdma-probe frobnicate",
-            "rdma-probe ping -i 0",
-            "rdma-probe ping -m 1500",
-            "rdma-probe ping -n 0",
-            "rdma-probe ping -r 0",
-            "rdma-probe ping -l 16",
-            "rdma-probe ping -g 256",
-            "rdma-probe ping -p 0",
-            "rdma-probe ping host --loopback",
-            "rdma-probe ping host --bind 0.0.0.0",
-            "rdma-probe list extra",
-        ] {
-            let e = parse(line).unwrap_err();
-            assert_eq!(e.exit_code(), 2, "{line}: {e}");
-        }
-        assert_eq!(parse("rdma-probe --help").unwrap_err().kind(), ErrorKind::DisplayHelp);
-    }
-
-    #[test]
-    fn json_goes_to_standard_output_or_a_file() {
-        let json = |line| parse(line).unwrap().global.json;
-        assert_eq!(json("rdma-probe list"), None);
-        assert_eq!(json("rdma-probe list --json"), Some("-".into()));
-        assert_eq!(json("rdma-probe --json list"), Some("-".into()));
-        assert_eq!(json("rdma-probe info --json=out.json rxe0"), Some("out.json".into()));
-        // The value needs the equals sign, so a device's name is never taken for a file.
-        assert_eq!(json("rdma-probe info --json rxe0"), Some("-".into()));
-    }
-}
+mod tests;

@@ -5,9 +5,10 @@ mod verdict;
 
 use crate::failure::Failure;
 use crate::info::{has_no_provider, open};
+use crate::machine::Machine;
 use crate::output;
 use crate::table::{Table, or_dash};
-use ironverbs::sys::{CommandForm, Linux, Record, Recorded, Sys};
+use ironverbs::sys::{CommandForm, Record, Recorded};
 use ironverbs::{Context, DeviceInfo, DriverId};
 use serde::Serialize;
 use std::fmt;
@@ -32,7 +33,7 @@ pub struct DeviceCaps {
     pub device_index: Option<u32>,
     /// The kernel driver's short name, if it is a known one.
     pub driver: Option<String>,
-    /// Release of the running kernel.
+    /// Release of the running kernel; `simulated` where none was asked.
     pub kernel: String,
     /// What is offered and what is refused.
     pub verdicts: Vec<Verdict>,
@@ -71,13 +72,13 @@ pub enum Form {
 
 /// Looks at each of `devices`. The failure tells of the first one that cannot be opened, unless it is rdma-probe that has
 /// no provider for it.
-pub fn look(linux: &Linux, sys: Arc<dyn Sys>, devices: &[DeviceInfo]) -> (CapsReport, Result<(), Failure>) {
+pub fn look(machine: &Machine, devices: &[DeviceInfo]) -> (CapsReport, Result<(), Failure>) {
     let mut first_failure = Ok(());
     let mut reports = Vec::new();
     for device in devices {
         let record = Record::new();
-        let looked = open(&*record.wrap_sys(sys.clone()), device)
-            .and_then(|context| DeviceCaps::of(linux, device, &context, &record))
+        let looked = open(&*record.wrap_sys(Arc::clone(machine.sys())), device)
+            .and_then(|context| DeviceCaps::of(machine, device, &context, &record))
             .map_err(|failure| failure.during(format_args!("cannot try {}", device.name)));
         match looked {
             Ok(report) => reports.push(report),
@@ -91,19 +92,22 @@ pub fn look(linux: &Linux, sys: Arc<dyn Sys>, devices: &[DeviceInfo]) -> (CapsRe
 }
 
 impl DeviceCaps {
-    fn of(linux: &Linux, device: &DeviceInfo, context: &Context, record: &Record) -> Result<Self, Failure> {
-        let verdicts = attempts::run(linux, device, context)?;
+    fn of(machine: &Machine, device: &DeviceInfo, context: &Context, record: &Record) -> Result<Self, Failure> {
+        let verdicts = attempts::run(&**machine.sys(), device, context)?;
         Ok(Self {
             device: device.name.clone(),
             device_index: device.index.map(|index| index.0),
             driver: device.driver.and_then(DriverId::name).map(str::to_owned),
-            kernel: kernel_release(),
+            kernel: if machine.is_simulated() { SIMULATED.to_owned() } else { kernel_release() },
             verdicts,
             commands: forms(&record.take()),
             leaks: context.leaks().iter().map(|leak| format!("{leak:?}")).collect(),
         })
     }
 }
+
+/// Stands for the kernel of a simulated device, whose answers are those of the mlx5 driver of Linux.
+const SIMULATED: &str = "simulated";
 
 fn kernel_release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
@@ -143,7 +147,11 @@ impl fmt::Display for CapsReport {
 
 impl fmt::Display for DeviceCaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: driver {}, Linux {}", self.device, or_dash(self.driver.as_ref()), self.kernel)?;
+        let kernel = match self.kernel.as_str() {
+            SIMULATED => SIMULATED.to_owned(),
+            release => format!("Linux {release}"),
+        };
+        writeln!(f, "{}: driver {}, {kernel}", self.device, or_dash(self.driver.as_ref()))?;
         let mut table = Table::new(["", "", "", "WHY"]);
         let mut group = None;
         for verdict in &self.verdicts {

@@ -2,9 +2,12 @@
 
 use crate::buffers::CheckOutcome;
 use crate::failure::{Failure, Kind};
+use crate::machine::Machine;
 use crate::progress::Progress;
+use crate::sim::Sim;
 use crate::stats::LatencySummary;
 use crate::stop::Stop;
+use crate::trace::Rings;
 use crate::wait::{Deadline, Ready, wait};
 use ironverbs::{CompChannel, Cq, WcError, WcStatus};
 use nix::poll::PollFlags;
@@ -70,20 +73,62 @@ pub trait Player {
 
 /// Runs one end, or both ends of a loopback, until all iterations are complete. On an error, what the ends counted and
 /// measured until then stays.
-pub fn run<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Result<(), Failure> {
-    let begin = Instant::now();
-    ends.iter_mut().for_each(|end| end.begin(begin));
-    match ends.iter().all(|end| end.channel().is_some()) {
-        true => run_sleeping(ends, silence, stop),
-        false => run_polling(ends, silence, stop),
+///
+/// A simulated device does its work in between, or in a thread of its own where the ends sleep.
+pub fn run<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop, machine: &Machine) -> Result<(), Failure> {
+    match machine.rings() {
+        // Two copies of the loops, so that a ping that is not traced pays nothing.
+        None => run_watched(ends, silence, stop, machine.sim(), &mut ()),
+        Some(rings) => run_watched(ends, silence, stop, machine.sim(), &mut *rings.borrow_mut()),
     }
 }
 
-fn run_polling<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Result<(), Failure> {
+/// Looks at what was posted and completed, after each step.
+trait Witness {
+    fn look(&mut self);
+}
+
+impl Witness for () {
+    #[inline]
+    fn look(&mut self) {}
+}
+
+impl Witness for Rings {
+    fn look(&mut self) {
+        Rings::look(self);
+    }
+}
+
+fn run_watched<P: Player>(
+    ends: &mut [P],
+    silence: Duration,
+    stop: &Stop,
+    sim: Option<&Sim>,
+    witness: &mut impl Witness,
+) -> Result<(), Failure> {
+    let begin = Instant::now();
+    ends.iter_mut().for_each(|end| end.begin(begin));
+    match (ends.iter().all(|end| end.channel().is_some()), sim) {
+        (true, sim) => {
+            let _engine = sim.map(Sim::run);
+            let mut company = Company::new(sim, ends.len());
+            run_sleeping(ends, silence, stop, &mut company, witness)
+        }
+        (false, None) => run_polling(ends, silence, stop, witness),
+        (false, Some(sim)) => run_stepping(ends, silence, stop, sim, witness),
+    }
+}
+
+fn run_polling<P: Player>(
+    ends: &mut [P],
+    silence: Duration,
+    stop: &Stop,
+    witness: &mut impl Witness,
+) -> Result<(), Failure> {
     let mut progress = progress(ends);
     let mut quiet = Quiet::new(silence);
     while !all_done(ends) {
-        if step_all(ends, &mut progress)? {
+        if step_all(ends, &mut progress, witness)? {
             quiet.ended();
         } else {
             quiet.goes_on()?;
@@ -93,6 +138,75 @@ fn run_polling<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Res
         }
     }
     Ok(())
+}
+
+/// As [`run_polling`], with a device that works when it is asked to: in one thread, neither waits for the other to be
+/// given a processor.
+fn run_stepping<P: Player>(
+    ends: &mut [P],
+    silence: Duration,
+    stop: &Stop,
+    sim: &Sim,
+    witness: &mut impl Witness,
+) -> Result<(), Failure> {
+    let mut progress = progress(ends);
+    let mut deadline = Deadline::after(silence);
+    let mut company = Company::new(Some(sim), ends.len());
+    while !all_done(ends) {
+        if stop.asked() {
+            return Err(Failure::interrupted());
+        }
+        let moved = step_all(ends, &mut progress, witness)?;
+        if moved {
+            deadline = Deadline::after(silence);
+        }
+        if sim.step() || moved {
+            continue;
+        }
+        if deadline.passed() {
+            return Err(silent(silence));
+        }
+        company.check()?;
+        sim.rest(LONGEST_REST);
+    }
+    Ok(())
+}
+
+/// Between two looks of a simulation at whether it is asked to stop.
+const LONGEST_REST: Duration = Duration::from_millis(10);
+
+/// How long nothing comes after the peer's process has ended until that is taken for its end.
+const LAST_COMES_WITHIN: Duration = Duration::from_millis(300);
+
+/// Looks whether the peer's process is still on the simulated network: that is known, while on a real one only silence
+/// tells.
+struct Company<'a> {
+    /// Of a ping between two processes.
+    sim: Option<&'a Sim>,
+    alone_since: Option<Instant>,
+}
+
+impl<'a> Company<'a> {
+    fn new(sim: Option<&'a Sim>, ends: usize) -> Self {
+        Self { sim: sim.filter(|_| ends == 1), alone_since: None }
+    }
+
+    /// To be called when there is nothing to do.
+    fn check(&mut self) -> Result<(), Failure> {
+        if !self.sim.is_some_and(Sim::is_alone) {
+            return Ok(());
+        }
+        match *self.alone_since.get_or_insert_with(Instant::now) {
+            since if since.elapsed() < LAST_COMES_WITHIN => Ok(()),
+            _ => Err(Failure::new(Kind::Peer, "the other end of the simulated network is gone")
+                .hint("did the peer end, or was it started with a lower --iters?")),
+        }
+    }
+
+    /// How long a wait may take until the next look.
+    fn limit(&self) -> Option<Duration> {
+        self.sim.map(|_| LAST_COMES_WITHIN)
+    }
 }
 
 /// Empty polls in a row: first they spin, then they yield, and in the end they give up.
@@ -134,7 +248,13 @@ impl Quiet {
     }
 }
 
-fn run_sleeping<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Result<(), Failure> {
+fn run_sleeping<P: Player>(
+    ends: &mut [P],
+    silence: Duration,
+    stop: &Stop,
+    company: &mut Company<'_>,
+    witness: &mut impl Witness,
+) -> Result<(), Failure> {
     let mut progress = progress(ends);
     let mut deadline = Deadline::after(silence);
     while !all_done(ends) {
@@ -143,16 +263,18 @@ fn run_sleeping<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Re
             return Err(Failure::interrupted());
         }
         // A completion before the arm is found here; one after it raises an event.
-        if step_all(ends, &mut progress)? {
+        if step_all(ends, &mut progress, witness)? {
             deadline = Deadline::after(silence);
             continue;
         }
         let mut channels = ends.iter().filter_map(P::channel).map(AsFd::as_fd);
         let Some(first) = channels.next() else { return Ok(()) };
-        let ready = wait((first, channels.next()), PollFlags::POLLIN, &deadline, stop)
+        let look = company.limit().filter(|limit| *limit < deadline.left()).map(Deadline::after);
+        let ready = wait((first, channels.next()), PollFlags::POLLIN, &look.unwrap_or(deadline), stop)
             .map_err(|e| Failure::new(Kind::Device, format!("cannot wait for a completion: {e}")))?;
         match ready {
             Ready::Yes => ends.iter_mut().try_for_each(P::drain_events)?,
+            Ready::TimedOut if look.is_some() => company.check()?,
             Ready::TimedOut => return Err(silent(silence)),
             Ready::Stopped => return Err(Failure::interrupted()),
         }
@@ -161,10 +283,12 @@ fn run_sleeping<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop) -> Re
 }
 
 #[inline]
-fn step_all<P: Player>(ends: &mut [P], progress: &mut Progress) -> Result<bool, Failure> {
+fn step_all<P: Player>(ends: &mut [P], progress: &mut Progress, witness: &mut impl Witness) -> Result<bool, Failure> {
     let mut moved = false;
     for end in ends.iter_mut() {
-        if end.step()? {
+        let stepped = end.step();
+        witness.look();
+        if stepped? {
             moved = true;
             if let Some(now) = end.last_arrival() {
                 progress.update(now, end.completed());

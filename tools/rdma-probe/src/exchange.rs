@@ -65,6 +65,11 @@ impl<'a> Conversation<'a> {
         self.peer
     }
 
+    /// This end's TCP address.
+    pub fn local(&self) -> Result<SocketAddr> {
+        self.stream.local_addr().map_err(ExchangeError::Wait)
+    }
+
     /// The client's part: sends `local`, returns as many addresses of the server.
     pub fn client(mut self, local: &[Address]) -> Result<Vec<Address>> {
         self.send(&wire::encode_all(local))?;

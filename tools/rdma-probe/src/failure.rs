@@ -17,7 +17,7 @@ pub enum Kind {
     NotPermitted,
     /// The peer or the way to it: unreachable, silent, gone, or speaking another protocol.
     Peer,
-    /// A message arrived whose bytes are not those that were sent.
+    /// A message arrived whose bytes are not those that were sent, or bytes to decode are damaged.
     Data,
     /// The local device or its driver refused or failed.
     Device,
@@ -57,7 +57,7 @@ Exit codes:
     3  no such device, or none that can be used
     4  not permitted: the device file or the TCP port is not for this user
     5  peer: unreachable, silent past its deadline, gone, or speaking another protocol
-    6  data mismatch: the payload that arrived is not the payload that was sent
+    6  data: the payload that arrived is not the payload that was sent; for decode, an entry is damaged or cut off
     7  device: the local device or its driver refused or failed
     8  output: the result could not be written
     9  removed: the device went away while it was in use

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::table::{Table, or_dash};
-use ironverbs::sys::Linux;
+use ironverbs::sys::Sys;
 use ironverbs::{DeviceInfo, GidDetails, GidWant, LinkLayer, PortDetails, choose_gid};
 use serde::Serialize;
 use std::fmt;
@@ -81,8 +81,8 @@ impl GidRow {
 }
 
 /// Shows the GID tables of these devices. That there is none to show is a failure, if one of the devices tells why.
-pub fn look(linux: &Linux, devices: &[DeviceInfo], want: Option<GidWant>) -> Result<GidsReport, Failure> {
-    let report = GidsReport::of(linux, devices, want);
+pub fn look(sys: &dyn Sys, devices: &[DeviceInfo], want: Option<GidWant>) -> Result<GidsReport, Failure> {
+    let report = GidsReport::of(sys, devices, want);
     let refused = devices.iter().find_map(|device| Some((device, device.usable.as_ref().err()?)));
     match refused {
         Some((device, why)) if report.tables.is_empty() => {
@@ -94,11 +94,11 @@ pub fn look(linux: &Linux, devices: &[DeviceInfo], want: Option<GidWant>) -> Res
 
 impl GidsReport {
     /// Of these devices, for a peer of which `want` is known.
-    fn of(linux: &Linux, devices: &[DeviceInfo], want: Option<GidWant>) -> Self {
+    fn of(sys: &dyn Sys, devices: &[DeviceInfo], want: Option<GidWant>) -> Self {
         let mut netns_mode = None;
         let mut tables = Vec::new();
         for device in devices {
-            let details = linux.details(device);
+            let details = sys.details(device);
             netns_mode = netns_mode.or(details.netns_mode);
             tables.extend(details.ports.iter().map(|port| GidTable::of(&device.name, port, want)));
         }

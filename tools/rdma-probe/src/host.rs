@@ -1,6 +1,6 @@
 //! What of the host decides whether its devices can be used.
 
-use ironverbs::sys::Linux;
+use crate::machine::Machine;
 use ironverbs::{DeviceInfo, NetnsMode, PinLimits};
 use nix::sys::resource::RLIM_INFINITY;
 use serde::Serialize;
@@ -26,8 +26,8 @@ pub struct HostReport {
 
 impl HostReport {
     /// Of this host and this process.
-    pub fn of(linux: &Linux, devices: &[DeviceInfo]) -> Self {
-        let netns_mode = devices.first().and_then(|device| linux.details(device).netns_mode);
+    pub fn of(machine: &Machine, devices: &[DeviceInfo]) -> Self {
+        let netns_mode = devices.first().and_then(|device| machine.sys().details(device).netns_mode);
         let limits = PinLimits::now();
         let (soft, hard) = limits.memlock.unwrap_or((RLIM_INFINITY, RLIM_INFINITY));
         let limit = |bytes| (bytes != RLIM_INFINITY).then_some(bytes);
@@ -38,7 +38,8 @@ impl HostReport {
             memlock_exempt: limits.ipc_lock == Some(true),
             notes: Vec::new(),
         };
-        host.notes.extend(host.memlock_note());
+        // Nothing is pinned for a simulated device.
+        host.notes.extend(host.memlock_note().filter(|_| !machine.is_simulated()));
         if netns_mode == Some(NetnsMode::Exclusive) {
             host.notes.push(
                 "network namespaces are exclusive: other devices of this host may be in other ones (rdma system show)"

@@ -6,8 +6,9 @@ use crate::failure::Failure;
 use crate::gids::{GidRow, GidTable};
 use crate::host::HostReport;
 use crate::list::DeviceSummary;
+use crate::machine::Machine;
 use crate::table::or_dash;
-use ironverbs::sys::{Linux, Sys};
+use ironverbs::sys::Sys;
 use ironverbs::{Context, DeviceDetails, DeviceInfo, Mtu, NodeType, PortDetails, Unusable};
 use serde::Serialize;
 use std::fmt;
@@ -117,12 +118,12 @@ pub struct PkeyRow {
 
 /// Looks at each of `devices`. A device that cannot be opened is shown as far as it is known; the failure says why, unless
 /// it is one that rdma-probe has no provider for, which is nothing to be mended on this host.
-pub fn look(linux: &Linux, sys: &dyn Sys, devices: &[DeviceInfo]) -> (InfoReport, Result<(), Failure>) {
+pub fn look(machine: &Machine, devices: &[DeviceInfo]) -> (InfoReport, Result<(), Failure>) {
     let mut first_failure = Ok(());
     let mut reports = Vec::new();
     for device in devices {
-        let opened = open(sys, device);
-        reports.push(DeviceReport::of(device, &linux.details(device), opened.as_ref()));
+        let opened = open(&**machine.sys(), device);
+        reports.push(DeviceReport::of(device, &machine.sys().details(device), opened.as_ref()));
         if let Err(failure) = opened
             && first_failure.is_ok()
             && !has_no_provider(device)
@@ -130,7 +131,7 @@ pub fn look(linux: &Linux, sys: &dyn Sys, devices: &[DeviceInfo]) -> (InfoReport
             first_failure = Err(failure.during(format_args!("cannot open {}", device.name)));
         }
     }
-    let host = HostReport::of(linux, devices);
+    let host = HostReport::of(machine, devices);
     (InfoReport { host, connection_defaults: ConnectionDefaults::new(), devices: reports }, first_failure)
 }
 

@@ -5,12 +5,12 @@ use crate::place::Place;
 use crate::wire::Address;
 use ironverbs::{
     AddressHandle, Any, Connected, Cq, Endpoint, Error, Path, Payload, Pd, PostError, PreparedQp, QKey, Qp, QpBuilder,
-    QpType, Qpn, Rc, SendBatch, Uc, Ud, WrFlags,
+    Qpn, Rc, Receives, SendBatch, Uc, Ud, WrFlags,
 };
 use std::net::Ipv6Addr;
 
 /// How one queue pair reaches one other.
-pub trait Link: QpType + Sized {
+pub trait Link: Receives + Sized {
     /// What each send has to say of the peer.
     type Peer;
 

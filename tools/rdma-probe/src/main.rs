@@ -5,6 +5,7 @@ mod attributes;
 mod buffers;
 mod caps;
 mod choose;
+mod decode;
 mod defaults;
 mod end;
 mod engine;
@@ -16,18 +17,21 @@ mod host;
 mod info;
 mod link;
 mod list;
+mod machine;
 mod output;
 mod payload;
 mod ping;
 mod ping_report;
 mod place;
 mod progress;
+mod sim;
 mod srq;
 mod srq_buffers;
 mod stats;
 mod stop;
 mod table;
 mod time;
+mod trace;
 mod turn;
 mod wait;
 mod watch;
@@ -40,17 +44,13 @@ mod schema;
 use args::{Cli, Command};
 use clap::Parser;
 use failure::{Failure, Kind};
-use ironverbs::DeviceInfo;
-use ironverbs::sys::{Linux, Sys, Trace};
+use machine::Machine;
 use output::Output;
 use serde::Serialize;
 use std::fmt::Display;
-use std::fs::File;
-use std::io;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use stop::Stop;
+use trace::Lines;
 
 fn main() -> ExitCode {
     match run(Cli::parse()) {
@@ -63,28 +63,48 @@ fn main() -> ExitCode {
 }
 
 fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
-    let mut output = Output::open(global.json.as_deref())?;
-    let linux = Linux::new();
-    let sys = traced(&linux, global.trace.as_deref())?;
+    let simulated = global.sim.is_some() && !matches!(command, Command::Schema | Command::Decode(_));
+    let mut output = Output::open(global.json.as_deref(), simulated)?;
+    let lines = global.trace.as_deref().map(Lines::open).transpose()?;
+    match &command {
+        Command::Schema => return output.text(output::SCHEMA),
+        Command::Decode(args) => {
+            let (report, result) = decode::decode(args);
+            if let Some(report) = &report {
+                output.text(report)?;
+            }
+            return end(&mut output, report, result);
+        }
+        _ => {}
+    }
+    let machine = match global.sim {
+        Some(link) => Machine::simulated(link, place_of(&command)),
+        None => Machine::real(),
+    };
+    let machine = match &lines {
+        Some(lines) if machine.is_simulated() => machine.traced(lines),
+        Some(lines) => machine.with_rings(lines).traced(lines),
+        None => machine,
+    };
     match command {
-        Command::Schema => output.text(output::SCHEMA),
-        Command::List => finish(&mut output, list_devices(&linux).map(|devices| list::ListReport::of(&devices))),
-        Command::Info(args) => match asked_for(&linux, args.device.as_deref()) {
+        Command::Schema | Command::Decode(_) => Ok(()),
+        Command::List => finish(&mut output, machine.devices().map(|devices| list::ListReport::of(&devices))),
+        Command::Info(args) => match machine.asked_for(args.device.as_deref()) {
             Err(failure) => end(&mut output, None::<info::InfoReport>, Err(failure)),
             Ok(devices) => {
-                let (report, result) = info::look(&linux, &*sys, &devices);
+                let (report, result) = info::look(&machine, &devices);
                 output.text(&report)?;
                 end(&mut output, Some(report), result)
             }
         },
         Command::Gids(args) => {
-            let devices = asked_for(&linux, args.device.device.as_deref());
-            finish(&mut output, devices.and_then(|devices| gids::look(&linux, &devices, args.want())))
+            let devices = machine.asked_for(args.device.device.as_deref());
+            finish(&mut output, devices.and_then(|devices| gids::look(&**machine.sys(), &devices, args.want())))
         }
-        Command::Caps(args) => match asked_for(&linux, args.device.as_deref()) {
+        Command::Caps(args) => match machine.asked_for(args.device.as_deref()) {
             Err(failure) => end(&mut output, None::<caps::CapsReport>, Err(failure)),
             Ok(devices) => {
-                let (report, result) = caps::look(&linux, sys, &devices);
+                let (report, result) = caps::look(&machine, &devices);
                 output.text(&report)?;
                 end(&mut output, Some(report), result)
             }
@@ -92,16 +112,16 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
         Command::Watch(args) => {
             let stop = stop_on_signals()?;
             output.as_lines();
-            let (report, result) = match asked_for(&linux, args.device.device.as_deref()) {
-                Ok(devices) => watch::watch(&linux, &*sys, &devices, &args, &mut output, &stop),
+            let (report, result) = match machine.asked_for(args.device.device.as_deref()) {
+                Ok(devices) => watch::watch(&machine, &devices, &args, &mut output, &stop),
                 Err(failure) => (None, Err(failure)),
             };
             end(&mut output, report, result)
         }
         Command::Ping(args) => {
             let stop = stop_on_signals()?;
-            let (report, result) = match list_devices(&linux) {
-                Ok(devices) => ping::ping(&*sys, &devices, &args, &mut output, &stop),
+            let (report, result) = match machine.devices() {
+                Ok(devices) => ping::ping(&machine, &devices, &args, &mut output, &stop),
                 Err(failure) => (None, Err(failure)),
             };
             end(&mut output, report, result)
@@ -109,37 +129,16 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
     }
 }
 
+/// Where in the simulated network the device is. A client is at another place than its server.
+fn place_of(command: &Command) -> u16 {
+    match command {
+        Command::Ping(args) if args.host.is_some() => 1,
+        _ => 0,
+    }
+}
+
 fn stop_on_signals() -> Result<Stop, Failure> {
     Stop::on_signals().map_err(|e| Failure::new(Kind::Device, format!("cannot catch signals: {e}")))
-}
-
-/// The host, or the host with every command of its devices written to `to`.
-fn traced(linux: &Linux, to: Option<&Path>) -> Result<Arc<dyn Sys>, Failure> {
-    let sys = Arc::new(linux.clone());
-    let trace = match to {
-        None => return Ok(sys),
-        Some(path) if path == Path::new("-") => Trace::to_writer(io::stderr()),
-        Some(path) => Trace::to_writer(File::create(path).map_err(|e| output::cannot_write(path.display(), &e))?),
-    };
-    Ok(trace.wrap_sys(sys))
-}
-
-/// All devices. That there is none is a failure.
-fn list_devices(linux: &Linux) -> Result<Vec<DeviceInfo>, Failure> {
-    let devices = linux.devices()?;
-    if devices.is_empty() {
-        return Err(Failure::new(Kind::NoDevice, "this host has no RDMA device").hint(linux.why_none()));
-    }
-    Ok(devices)
-}
-
-/// The device of that name or index, or all of them.
-fn asked_for(linux: &Linux, wanted: Option<&str>) -> Result<Vec<DeviceInfo>, Failure> {
-    let devices = list_devices(linux)?;
-    match wanted {
-        None => Ok(devices),
-        Some(wanted) => Ok(vec![choose::named(&devices, wanted)?.clone()]),
-    }
 }
 
 /// Prints a report, as text and as JSON, or a failure.

@@ -21,6 +21,8 @@ pub struct Document<R> {
     pub schema_version: u32,
     /// Version of rdma-probe.
     pub version: &'static str,
+    /// Whether a simulated device answered: then no figure is one of hardware.
+    pub simulated: bool,
     /// The exit code of the process.
     pub exit_code: u8,
     /// Why the command did not succeed, if it did not.
@@ -49,7 +51,15 @@ pub struct Output {
     lines: bool,
     /// Standard output was closed by its reader; the rest of the text goes nowhere.
     closed: bool,
+    /// A simulated device answers, and each document says so.
+    simulated: bool,
+    /// The text has yet to say so.
+    marked: bool,
 }
+
+/// First line of every text about a simulated device.
+const MARK: &str =
+    "simulated: a software ConnectX in this process answers; no hardware is involved, and no time is one of hardware\n";
 
 enum Sink {
     Stdout,
@@ -58,7 +68,7 @@ enum Sink {
 
 impl Output {
     /// Opens the file at once, so that a measurement is not made in vain. `-` is standard output.
-    pub fn open(json: Option<&Path>) -> Result<Self, Failure> {
+    pub fn open(json: Option<&Path>, simulated: bool) -> Result<Self, Failure> {
         let json = match json {
             None => None,
             Some(path) if path == Path::new("-") => Some(Sink::Stdout),
@@ -67,7 +77,14 @@ impl Output {
                 Some(Sink::File(file, path.to_owned()))
             }
         };
-        Ok(Self { text: !matches!(json, Some(Sink::Stdout)), json, lines: false, closed: false })
+        Ok(Self {
+            text: !matches!(json, Some(Sink::Stdout)),
+            json,
+            lines: false,
+            closed: false,
+            simulated,
+            marked: !simulated,
+        })
     }
 
     /// Prints text, complete lines, at once. Nothing happens if JSON takes its place.
@@ -75,7 +92,8 @@ impl Output {
         if !self.text {
             return Ok(());
         }
-        self.stdout(text.to_string().as_bytes())
+        let mark = if std::mem::replace(&mut self.marked, true) { "" } else { MARK };
+        self.stdout(format!("{mark}{text}").as_bytes())
     }
 
     /// From now on, JSON is one object on each line.
@@ -114,6 +132,7 @@ impl Output {
         let document = Document {
             schema_version: SCHEMA_VERSION,
             version: env!("CARGO_PKG_VERSION"),
+            simulated: self.simulated,
             exit_code: failure.map_or(0, |f| f.kind.exit_code()),
             error: failure.map(|f| ErrorInfo { kind: f.kind, message: f.message.clone(), hint: f.hint.clone() }),
             result,
@@ -185,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_told() {
-        let mut output = Output::open(Some(Path::new("/dev/full"))).unwrap();
+        let mut output = Output::open(Some(Path::new("/dev/full")), false).unwrap();
         let failure = output.json(Some(1), None).unwrap_err();
         assert_eq!(failure.kind, Kind::Output);
         assert!(failure.message.contains("/dev/full") && failure.message.contains("No space left"), "{failure}");
@@ -194,20 +213,20 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_made_is_told_at_once() {
-        let failure = Output::open(Some(Path::new("/no/such/directory/x.json"))).err().unwrap();
+        let failure = Output::open(Some(Path::new("/no/such/directory/x.json")), false).err().unwrap();
         assert_eq!(failure.kind, Kind::Output);
     }
 
     #[test]
     fn the_document_says_how_it_went() {
         let path = std::env::temp_dir().join(format!("rdma-probe-test-{}.json", std::process::id()));
-        let mut output = Output::open(Some(&path)).unwrap();
+        let mut output = Output::open(Some(&path), true).unwrap();
         let failure = Failure::new(Kind::Peer, "gone").hint("look there");
         output.json(Some("partial"), Some(&failure)).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(json["exit_code"], 5);
+        assert_eq!((&json["exit_code"], &json["simulated"]), (&5.into(), &true.into()));
         assert_eq!(json["error"]["kind"], "peer");
         assert_eq!(json["error"]["hint"], "look there");
         assert_eq!(json["result"], "partial");

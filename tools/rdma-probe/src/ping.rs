@@ -5,22 +5,23 @@ use crate::engine::{self, Player};
 use crate::exchange::{Conversation, Limits, Listener};
 use crate::failure::{Failure, Kind};
 use crate::half::{Half, OneQp};
+use crate::machine::Machine;
 use crate::output::Output;
 use crate::payload::Role;
 use crate::ping_report::{CheckReport, PingAddress, PingReport, PingRole};
 use crate::place::Place;
+use crate::sim::{Meeting, meet};
 use crate::srq::SrqHalf;
 use crate::stats::Rate;
 use crate::stop::Stop;
 use crate::wire::Address;
-use ironverbs::sys::Sys;
 use ironverbs::{AddressFamily, DeviceInfo, GidWant, Rc, Uc, Ud};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 /// Runs a ping. The report holds what is known when it ends, however it ends.
 pub fn ping(
-    sys: &dyn Sys,
+    machine: &Machine,
     devices: &[DeviceInfo],
     args: &Ping,
     output: &mut Output,
@@ -30,12 +31,11 @@ pub fn ping(
     let result = (|| {
         args.check_options()?;
         // A port that is taken is told before anything is made on the device.
-        let listener = match (&args.host, args.loopback) {
-            (None, false) => Some(Listener::bind(args.bind, args.port)?),
-            _ => None,
-        };
-        let place = Place::open(sys, devices, args)?;
-        let run = Run { place: &place, output, stop, report: &mut report };
+        let is_server = args.host.is_none() && !args.loopback;
+        let meeting = machine.sim().filter(|_| is_server).map(|_| Meeting::open(args.port)).transpose()?;
+        let listener = if is_server { Some(Listener::bind(args.bind, args.port)?) } else { None };
+        let place = Place::open(machine, devices, args)?;
+        let run = Run { place: &place, meeting, output, stop, report: &mut report };
         match args.transport {
             Transport::Rc => run.run::<OneQp<Rc>>(listener),
             Transport::Uc => run.run::<OneQp<Uc>>(listener),
@@ -49,6 +49,8 @@ pub fn ping(
 /// A ping that runs.
 struct Run<'a> {
     place: &'a Place<'a>,
+    /// Where the network of a simulated server's client comes.
+    meeting: Option<Meeting>,
     output: &'a mut Output,
     stop: &'a Stop,
     report: &'a mut Option<PingReport>,
@@ -64,9 +66,12 @@ impl Run<'_> {
     }
 
     fn client<H: Half>(self, host: &str) -> Result<(), Failure> {
-        let Self { place, output, stop, report } = self;
+        let Self { place, meeting: _, output, stop, report } = self;
         let args = place.args;
         let conversation = Conversation::connect(host, args.port, limits(args), stop)?;
+        if let Some(sim) = place.machine.sim() {
+            meet(sim, args.port, conversation.local()?)?;
+        }
         let peer = conversation.peer();
         let half = H::new(place, Role::Client, family_of(peer))?;
         let report = report.insert(report_of(place, PingRole::Client, &half));
@@ -75,11 +80,11 @@ impl Run<'_> {
         let remote = conversation.client(&padded::<H>(half.addresses()))?;
         show_remote(output, report, &remote)?;
         let mut ends = [half.connect(place, &remote)?];
-        measure(&mut ends, args, output, stop, report)
+        measure(&mut ends, place, output, stop, report)
     }
 
     fn server<H: Half>(self, listener: Listener) -> Result<(), Failure> {
-        let Self { place, output, stop, report } = self;
+        let Self { place, meeting, output, stop, report } = self;
         let args = place.args;
         // Made before the client comes, so that what can go wrong here does so at once.
         let mut half = H::new(place, Role::Server, None)?;
@@ -89,6 +94,9 @@ impl Run<'_> {
         let mut conversation = listener.accept(limits(args), stop)?;
         report.peer_tcp = Some(conversation.peer().to_string());
         let remote = conversation.server_receive(H::RECORDS)?;
+        if let (Some(sim), Some(meeting)) = (place.machine.sim(), meeting) {
+            meeting.join(sim, conversation.peer())?;
+        }
         let gids = (half.addresses().first().map(|a| a.gid), remote.first().map(|a| a.gid).unwrap_or_default());
         if let Some(better) = place.better_gid(gids.0, gids.1) {
             drop(half);
@@ -102,11 +110,11 @@ impl Run<'_> {
         let local = padded::<H>(half.addresses());
         let mut ends = [half.connect(place, &remote)?];
         conversation.server_answer(&local)?;
-        measure(&mut ends, args, output, stop, report)
+        measure(&mut ends, place, output, stop, report)
     }
 
     fn loopback<H: Half>(self) -> Result<(), Failure> {
-        let Self { place, output, stop, report } = self;
+        let Self { place, meeting: _, output, stop, report } = self;
         let client = H::new(place, Role::Client, None)?;
         let server = H::new(place, Role::Server, None)?;
         let (client_addresses, server_addresses) = (padded::<H>(client.addresses()), padded::<H>(server.addresses()));
@@ -114,7 +122,7 @@ impl Run<'_> {
         show_local(output, report, &client)?;
         show_remote(output, report, &server_addresses)?;
         let mut ends = [client.connect(place, &server_addresses)?, server.connect(place, &client_addresses)?];
-        measure(&mut ends, place.args, output, stop, report)
+        measure(&mut ends, place, output, stop, report)
     }
 }
 
@@ -126,13 +134,14 @@ fn padded<H: Half>(mut addresses: Vec<Address>) -> Vec<Address> {
 
 fn measure<P: Player>(
     ends: &mut [P],
-    args: &Ping,
+    place: &Place<'_>,
     output: &mut Output,
     stop: &Stop,
     report: &mut PingReport,
 ) -> Result<(), Failure> {
+    let args = place.args;
     let begin = Instant::now();
-    let result = engine::run(ends, args.timeout, stop);
+    let result = engine::run(ends, args.timeout, stop, place.machine);
     let time = begin.elapsed();
     let done = ends.iter().map(P::completed).min().unwrap_or(0);
     report.completed_iterations = done;
@@ -141,6 +150,7 @@ fn measure<P: Player>(
     report.check = CheckReport::of(ends.iter().filter_map(P::check_outcome), args.size());
     // The queue pairs stay until the report is out: they still acknowledge the peer's last message.
     output.text(&report)?;
+    place.machine.settle();
     result.map_err(|failure| explain_silence(explain_loss(failure, args.transport), args))
 }
 
@@ -174,6 +184,8 @@ fn report_of<H: Half>(place: &Place<'_>, role: PingRole, half: &H) -> PingReport
         format!("chosen: {}", reasons.join(", "))
     });
     let addresses = half.addresses();
+    let mut notes = args.notes();
+    notes.extend(place.untraced());
     PingReport {
         role,
         transport: args.transport,
@@ -189,6 +201,7 @@ fn report_of<H: Half>(place: &Place<'_>, role: PingRole, half: &H) -> PingReport
         rx_depth: args.rx_depth,
         queue_pairs: addresses.len() as u32,
         events: args.events,
+        simulated: place.machine.is_simulated(),
         peer_tcp: None,
         local: PingAddress::from(&addresses.first().copied().unwrap_or_default()),
         remote: None,
@@ -196,7 +209,7 @@ fn report_of<H: Half>(place: &Place<'_>, role: PingRole, half: &H) -> PingReport
         rate: None,
         latency: None,
         check: None,
-        notes: args.notes(),
+        notes,
     }
 }
 

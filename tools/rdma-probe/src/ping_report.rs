@@ -41,6 +41,8 @@ pub struct PingReport {
     pub queue_pairs: u32,
     /// Whether completions were slept for, and not polled for.
     pub events: bool,
+    /// Whether the device is a simulated one: then rate and latency are those of a simulation, and say nothing of hardware.
+    pub simulated: bool,
     /// The peer's TCP address; none in a loopback.
     pub peer_tcp: Option<String>,
     /// Where this end is. In a loopback, the client's end.
@@ -127,11 +129,13 @@ impl fmt::Display for PingReport {
         let done = self.completed_iterations;
         let Some(rate) = self.rate else { return writeln!(f, "0 of {} iters", self.iterations) };
         let Rate { bytes, seconds, mbit_per_second, mbyte_per_second, usec_per_iteration } = rate;
+        // On each line with a figure, since lines are what people copy.
+        let mark = if self.simulated { " [simulated]" } else { "" };
         writeln!(
             f,
-            "{bytes} bytes in {seconds:.2} seconds = {mbit_per_second:.2} Mbit/sec ({mbyte_per_second:.2} MB/sec)"
+            "{bytes} bytes in {seconds:.2} seconds = {mbit_per_second:.2} Mbit/sec ({mbyte_per_second:.2} MB/sec){mark}"
         )?;
-        writeln!(f, "{done} iters in {seconds:.2} seconds = {usec_per_iteration:.2} usec/iter")?;
+        writeln!(f, "{done} iters in {seconds:.2} seconds = {usec_per_iteration:.2} usec/iter{mark}")?;
         if done < self.iterations {
             writeln!(f, "stopped before the other {} iters", self.iterations - done)?;
         }
@@ -139,7 +143,7 @@ impl fmt::Display for PingReport {
             let usec = |ns: u64| ns as f64 / 1000.0;
             writeln!(
                 f,
-                "usec/iter: min {:.2}, median {:.2}, p99 {:.2}, max {:.2} ({} samples)",
+                "usec/iter: min {:.2}, median {:.2}, p99 {:.2}, max {:.2} ({} samples){mark}",
                 usec(l.min_ns),
                 usec(l.median_ns),
                 usec(l.p99_ns),
@@ -188,6 +192,7 @@ mod tests {
             rx_depth: 500,
             queue_pairs: 1,
             events: false,
+            simulated: false,
             peer_tcp: None,
             local: address,
             remote: None,
@@ -205,6 +210,10 @@ usec/iter: min 400.00, median 450.00, p99 700.00, max 1234.57 (500 samples)
 500 messages, 2048000 bytes, arrived as they were sent
 ";
         assert_eq!(report.to_string(), expected);
+        report.simulated = true;
+        for line in report.to_string().lines().filter(|line| line.contains("sec")) {
+            assert!(line.ends_with(" [simulated]"), "{line}");
+        }
         report.completed_iterations = 0;
         report.rate = None;
         assert_eq!(report.to_string(), "0 of 1000 iters\n");

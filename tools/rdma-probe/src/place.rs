@@ -4,11 +4,11 @@ use crate::args::Ping;
 use crate::choose;
 use crate::failure::{Failure, Kind};
 use crate::link::Link;
+use crate::machine::Machine;
 use crate::wire::Address;
-use ironverbs::sys::Sys;
 use ironverbs::{
-    AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, GidWant, LinkLayer,
-    Mtu, Pd, PortAttr, PortState, PreparedQp, QpBuilder,
+    AckTimeout, AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, GidWant,
+    LinkLayer, Mtu, Pd, PortAttr, PortState, PreparedQp, QpBuilder,
 };
 
 /// Longest message that is copied into its work request, where the device can do that. Longer ones gain nothing by it.
@@ -16,6 +16,9 @@ const MAX_INLINE_BYTES: u32 = 128;
 
 /// What `ibv_rc_pingpong` uses unless told otherwise. Both ends need the same.
 const DEFAULT_MTU: Mtu = Mtu::B1024;
+
+/// Ack timeout of a simulated device, as a code: 4.3 s (IB spec 9.7.6.1.3).
+const PATIENT_ACK_TIMEOUT: u8 = 20;
 
 /// The device and port, opened and checked.
 pub struct Place<'a> {
@@ -28,19 +31,21 @@ pub struct Place<'a> {
     /// Path MTU of a connection.
     pub mtu: Mtu,
     port: PortAttr,
+    /// Whose device it is.
+    pub machine: &'a Machine,
 }
 
 impl<'a> Place<'a> {
     /// Opens the device, and looks whether it can do what was asked for.
-    pub fn open(sys: &dyn Sys, devices: &[DeviceInfo], args: &'a Ping) -> Result<Self, Failure> {
+    pub fn open(machine: &'a Machine, devices: &[DeviceInfo], args: &'a Ping) -> Result<Self, Failure> {
         let device = choose::usable(devices, args.device.as_deref())?;
         let cannot_open = |e| Failure::from(e).during(format_args!("cannot open {}", device.name));
-        let context = Context::open_on(sys, device).map_err(cannot_open)?;
+        let context = Context::open_on(&**machine.sys(), device).map_err(cannot_open)?;
         let port = context.query_port(args.ib_port)?;
         check_port(&context, args, &port)?;
         let mtu = path_mtu(args, &port)?;
         let pd = context.alloc_pd()?;
-        Ok(Self { args, context, pd, port, mtu })
+        Ok(Self { args, context, pd, port, mtu, machine })
     }
 
     /// Whether peers are reached by GID only.
@@ -48,9 +53,22 @@ impl<'a> Place<'a> {
         self.port.link_layer == LinkLayer::Ethernet
     }
 
-    /// Whether the device is a kernel thread.
+    /// Whether the device is a thread of the kernel. A simulated one is none: it works between the steps of a ping.
     pub fn is_software_device(&self) -> bool {
         self.context.info().driver == Some(DriverId::RXE)
+    }
+
+    /// Why a trace shows no work queue entries, if it does not.
+    pub fn untraced(&self) -> Option<String> {
+        let driver = self.context.info().driver;
+        let wanted = self.machine.rings().is_some() && driver != Some(DriverId::MLX5);
+        let name = driver.and_then(DriverId::name).unwrap_or("unknown");
+        wanted.then(|| {
+            format!(
+                "--trace shows commands only: work queue entries and completions of driver {name} have another format than \
+                 those of mlx5, which rdma-probe decode knows"
+            )
+        })
     }
 
     /// Bytes of a message to copy into its work request, or none.
@@ -90,6 +108,10 @@ impl<'a> Place<'a> {
         options.max_dest_rd_atomic = 1;
         options.min_rnr_timer = args.min_rnr_timer;
         options.rnr_retry = args.rnr_retry;
+        if self.machine.is_simulated() {
+            // Nothing is lost here, but the other process may wait for a processor.
+            options.timeout = AckTimeout::from_code(PATIENT_ACK_TIMEOUT).unwrap_or(options.timeout);
+        }
         options
     }
 

@@ -1,6 +1,7 @@
 //! The checked-in JSON schema is that of the types. `UPDATE_SCHEMA=1 cargo test -p rdma-probe schema` writes it anew.
 
 use crate::caps::CapsReport;
+use crate::decode::DecodeReport;
 use crate::gids::GidsReport;
 use crate::info::InfoReport;
 use crate::list::ListReport;
@@ -22,6 +23,8 @@ enum RdmaProbe {
     Gids(Document<GidsReport>),
     /// Output of `rdma-probe caps --json`.
     Caps(Document<CapsReport>),
+    /// Output of `rdma-probe decode --json`.
+    Decode(Document<DecodeReport>),
     /// Output of `rdma-probe ping --json`.
     Ping(Document<PingReport>),
     /// A line of `rdma-probe watch --json`, but for the last.

@@ -7,11 +7,13 @@
 
 use crate::args::Watch;
 use crate::failure::{Failure, Kind};
+use crate::machine::Machine;
 use crate::output::{self, Output};
+use crate::sim::Sim;
 use crate::stop::Stop;
 use crate::wait::{Deadline, Ready, wait_any};
 use crate::watch_line::{GidNow, Object, PortNow, WatchLine, WatchReport, What};
-use ironverbs::sys::{Linux, Sys};
+use ironverbs::sys::Sys;
 use ironverbs::{AsyncEvent, AsyncEventType, AsyncEvents, Context, DeviceInfo, Error, GidEntry, PortNum, Subject};
 use std::io;
 use std::os::fd::AsFd;
@@ -22,20 +24,25 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Watches `devices` until it has seen enough.
 pub fn watch(
-    linux: &Linux,
-    sys: &dyn Sys,
+    machine: &Machine,
     devices: &[DeviceInfo],
     args: &Watch,
     output: &mut Output,
     stop: &Stop,
 ) -> (Option<WatchReport>, Result<(), Failure>) {
     let mut report = WatchReport::default();
-    let result = Watcher { linux, args, output, stop, report: &mut report, watched: Vec::new() }.run(sys, devices);
+    let simulated = machine.is_simulated();
+    let sys = &**machine.sys();
+    let mut watcher = Watcher { sys, simulated, args, output, stop, report: &mut report, watched: Vec::new() };
+    let rehearsal = machine.sim().map(Sim::rehearse);
+    let result = watcher.run(devices);
+    drop(rehearsal);
     (Some(report), result)
 }
 
 struct Watcher<'a> {
-    linux: &'a Linux,
+    sys: &'a dyn Sys,
+    simulated: bool,
     args: &'a Watch,
     output: &'a mut Output,
     stop: &'a Stop,
@@ -64,9 +71,9 @@ enum Told {
 }
 
 impl Watcher<'_> {
-    fn run(&mut self, sys: &dyn Sys, devices: &[DeviceInfo]) -> Result<(), Failure> {
+    fn run(&mut self, devices: &[DeviceInfo]) -> Result<(), Failure> {
         let end = self.args.timeout.map(Deadline::after);
-        self.open(sys, devices)?;
+        self.open(devices)?;
         let mut last_look = Instant::now();
         loop {
             self.read_events()?;
@@ -97,10 +104,10 @@ impl Watcher<'_> {
     }
 
     /// Opens each device and shows its ports. Of several devices, those that cannot be opened are left out.
-    fn open(&mut self, sys: &dyn Sys, devices: &[DeviceInfo]) -> Result<(), Failure> {
+    fn open(&mut self, devices: &[DeviceInfo]) -> Result<(), Failure> {
         let mut why_not = None;
         for device in devices {
-            match Watched::open(sys, device) {
+            match Watched::open(self.sys, device) {
                 Ok(watched) => {
                     for port in &watched.ports {
                         let mut line = watched.line(What::Initial, Object::Port { port: port.number.get() });
@@ -140,7 +147,7 @@ impl Watcher<'_> {
 
     /// Looks for what no event told.
     fn look(&mut self) -> Result<(), Failure> {
-        let listed = self.linux.devices()?;
+        let listed = self.sys.devices()?;
         let mut at = 0;
         while at < self.watched.len() && !self.enough() {
             if !self.watched[at].is_among(&listed) {
@@ -174,7 +181,7 @@ impl Watcher<'_> {
 
     fn print(&mut self, line: &WatchLine) -> Result<(), Failure> {
         self.output.text(line)?;
-        self.output.json_line(line)
+        self.output.json_line(&WatchLine { simulated: self.simulated, ..line.clone() })
     }
 
     /// Whether all that was asked for was seen, or nobody is there to see more.

@@ -16,6 +16,8 @@ pub struct WatchLine {
     pub schema_version: u32,
     /// When watch learnt of it: UTC, RFC 3339, with microseconds.
     pub time: String,
+    /// Whether the device is a simulated one.
+    pub simulated: bool,
     /// The device's name when watch began.
     pub device: String,
     /// The kernel's index of the device.
@@ -110,6 +112,7 @@ impl WatchLine {
         Self {
             schema_version: SCHEMA_VERSION,
             time: time::utc(SystemTime::now()),
+            simulated: false,
             device: device.to_owned(),
             device_index,
             what,

@@ -15,12 +15,14 @@ mod device;
 mod memory;
 mod objects;
 mod srq;
+mod xrc;
 
 pub use address::*;
 pub use device::*;
 pub use memory::*;
 pub use objects::*;
 pub use srq::*;
+pub use xrc::*;
 
 use super::layout;
 use super::verbs::{DestroyCqResp, DestroyQpResp, DestroySrqResp, QueryPortResp};
@@ -59,11 +61,16 @@ pub mod command {
     pub const MODIFY_SRQ: u32 = 33;
     pub const QUERY_SRQ: u32 = 34;
     pub const DESTROY_SRQ: u32 = 35;
+    pub const OPEN_XRCD: u32 = 37;
+    pub const CLOSE_XRCD: u32 = 38;
+    pub const CREATE_XSRQ: u32 = 39;
+    pub const OPEN_QP: u32 = 40;
     pub const CREATE_AH: u32 = 5;
     pub const DESTROY_AH: u32 = 8;
     pub const ATTACH_MCAST: u32 = 30;
     pub const DETACH_MCAST: u32 = 31;
     pub const EX_QUERY_DEVICE: u32 = EXTENDED | 1;
+    pub const EX_MODIFY_CQ: u32 = EXTENDED | 57;
 }
 
 /// A request that is sent with [`WriteCommand::COMMAND`] and answered with a `Response`.
@@ -109,6 +116,7 @@ commands! {
     ResizeCq = RESIZE_CQ -> ResizeCqResp;
     DestroyCq = DESTROY_CQ -> DestroyCqResp;
     ReqNotifyCq = REQ_NOTIFY_CQ -> ();
+    ExModifyCq = EX_MODIFY_CQ -> ();
     CreateQp = CREATE_QP -> CreateQpResp;
     QueryQp = QUERY_QP -> QueryQpResp;
     ModifyQp = MODIFY_QP -> ();
@@ -117,6 +125,10 @@ commands! {
     CreateSrq = CREATE_SRQ -> CreateSrqResp;
     QuerySrq = QUERY_SRQ -> QuerySrqResp;
     DestroySrq = DESTROY_SRQ -> DestroySrqResp;
+    OpenXrcd = OPEN_XRCD -> OpenXrcdResp;
+    CloseXrcd = CLOSE_XRCD -> ();
+    CreateXsrq = CREATE_XSRQ -> CreateSrqResp;
+    OpenQp = OPEN_QP -> CreateQpResp;
     CreateAh = CREATE_AH -> CreateAhResp;
     DestroyAh = DESTROY_AH -> ();
     AttachMcast = ATTACH_MCAST -> ();

@@ -151,6 +151,33 @@ pub struct ReqNotifyCq {
 }
 layout!(ReqNotifyCq, 8, solicited_only @ 4);
 
+/// Changes when a completion queue's events are raised. Extended.
+#[doc(alias = "ib_uverbs_ex_modify_cq")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ExModifyCq {
+    pub cq_handle: u32,
+    /// Bit 0 ([`CQ_MODERATE`]): `attr` is meant.
+    pub attr_mask: u32,
+    pub attr: CqModeration,
+    pub reserved: u32,
+}
+layout!(ExModifyCq, 16, attr_mask @ 4, attr @ 8);
+
+/// Bit of [`ExModifyCq::attr_mask`] (`enum ib_cq_attr_mask`, `drivers/infiniband/core/uverbs_cmd.c`).
+pub const CQ_MODERATE: u32 = 1 << 0;
+
+/// How many completions an event may stand for, and how long it may wait.
+#[doc(alias = "ib_uverbs_cq_moderation")]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CqModeration {
+    pub cq_count: u16,
+    /// Microseconds.
+    pub cq_period: u16,
+}
+layout!(CqModeration, 4, cq_period @ 2);
+
 /// Makes a queue pair.
 #[doc(alias = "ib_uverbs_create_qp")]
 #[derive(Clone, Copy, Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout)]

@@ -2,7 +2,7 @@
 
 use super::verdict::{Group, Verdict};
 use crate::failure::Failure;
-use ironverbs::sys::Linux;
+use ironverbs::sys::Sys;
 use ironverbs::{
     AccessFlags, Context, Cq, DeviceAttr, DeviceInfo, Errno, Error, FlushPlacement, Gid, Lid, Notify, Path, Pd,
     PortNum, QpBuilder, QpCap, Srq,
@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 
 /// Where attempts are made.
 struct Bench<'a> {
-    linux: &'a Linux,
+    sys: &'a dyn Sys,
     device: &'a DeviceInfo,
     context: &'a Context,
     pd: Pd,
@@ -25,9 +25,9 @@ struct Bench<'a> {
 }
 
 /// Makes every attempt. Only that there is nothing to make them with is a failure.
-pub fn run(linux: &Linux, device: &DeviceInfo, context: &Context) -> Result<Vec<Verdict>, Failure> {
+pub fn run(sys: &dyn Sys, device: &DeviceInfo, context: &Context) -> Result<Vec<Verdict>, Failure> {
     let (pd, cq) = (context.alloc_pd()?, context.create_cq(16)?);
-    let mut bench = Bench { linux, device, context, pd, cq, verdicts: Vec::new() };
+    let mut bench = Bench { sys, device, context, pd, cq, verdicts: Vec::new() };
     bench.queue_pairs();
     bench.operations();
     bench.memory();
@@ -133,7 +133,7 @@ impl Bench<'_> {
         self.tried(group, "device memory", device_memory.map(|dm| format!("{} bytes of it", dm.len_bytes())));
         let flags = self.attr().device_cap_flags_ex;
         self.asked(group, "fast registration", flags & MEM_MGT_EXTENSIONS != 0, "device_cap_flags, MEM_MGT_EXTENSIONS");
-        let copy_on_fork = self.linux.details(self.device).copy_on_fork;
+        let copy_on_fork = self.sys.details(self.device).copy_on_fork;
         let text = "the kernel copies registered pages for the child, so the parent's stay (copy-on-fork)";
         if let Some(yes) = copy_on_fork {
             self.asked(group, "fork with registered memory", yes, text);

@@ -117,7 +117,7 @@ fn text_and_json(device: &Device) {
 }
 
 fn trace(device: &Device) {
-    let ended = Run::probe(["ping", "--loopback", "-n", "10", "-d", &device.name, "--trace", "-"]).expect(0);
+    let ended = Run::probe(["ping", "--loopback", "-n", "10", "-d", &device.name, "--trace=-"]).expect(0);
     for command in ["CREATE", "REG_MR", "MODIFY_QP", "qp_state=3", "DESTROY"] {
         assert!(ended.stderr.contains(command), "no {command} in {ended:#?}");
     }

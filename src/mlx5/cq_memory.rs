@@ -1,0 +1,222 @@
+//! The ring of a completion queue: entries that the device writes and the poller reads.
+//!
+//! # Safety argument
+//!
+//! [`CqRing::new`] checks that the ring lies in its memory, which it owns; every index is masked with the number of entries,
+//! so no access leaves it. An entry's last byte says whose it is and is read by atomic access; the rest is read only
+//! after that byte said that the entry is ours, with a barrier between, and by volatile access, since another thread may
+//! disown an entry or look at its last byte meanwhile. No reference to the memory is made but to atomics.
+#![allow(unsafe_code)]
+
+use super::cqe::{self, CQE_BYTES, Cqe64, OP_OWN_INVALID};
+use super::layout::CqLayout;
+use super::memory::pages;
+use super::uidx;
+use crate::mem::map::Mapping;
+use crate::uverbs::errno::Errno;
+use std::marker::PhantomData;
+use std::mem::offset_of;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+/// A completion ring. A clone is another view of the same memory.
+#[derive(Clone)]
+pub struct CqRing {
+    base: NonNull<u8>,
+    /// The first entry's body.
+    first: NonNull<u8>,
+    mask: u32,
+    log2_entries: u32,
+    log2_entry_bytes: u32,
+    memory: Arc<Mapping>,
+}
+
+// SAFETY: `base` points into the memory that moves along; see the module.
+unsafe impl Send for CqRing {}
+// SAFETY: what `&CqRing` gives without `unsafe` are numbers and copies, read as the module says.
+unsafe impl Sync for CqRing {}
+
+/// The 64 bytes of an entry that tell of a completion, and where they are.
+#[derive(Clone, Copy)]
+pub struct Body<'a>(NonNull<u8>, PhantomData<&'a CqRing>);
+
+impl CqRing {
+    /// A ring of entries that are the device's to write.
+    pub fn new(layout: CqLayout) -> Result<Self, Errno> {
+        let memory = pages(layout.bytes())?;
+        let base = NonNull::new(memory.as_ptr()).ok_or(Errno::ENOMEM)?;
+        let CqLayout { log2_entries, log2_entry_bytes } = layout;
+        // SAFETY: the first entry's second half, or the whole entry: inside the ring.
+        let first = unsafe { base.add((1 << log2_entry_bytes) - CQE_BYTES) };
+        let mask = layout.entries() - 1;
+        let ring = Self { base, first, mask, log2_entries, log2_entry_bytes, memory: Arc::new(memory) };
+        for index in 0..layout.entries() {
+            ring.body(index).store_op_own(OP_OWN_INVALID);
+        }
+        Ok(ring)
+    }
+
+    /// Where it is, for the kernel. Page-aligned.
+    pub fn addr(&self) -> u64 {
+        self.base.as_ptr().expose_provenance() as u64
+    }
+
+    pub fn entries(&self) -> u32 {
+        self.mask + 1
+    }
+
+    pub fn log2_entries(&self) -> u32 {
+        self.log2_entries
+    }
+
+    /// Bytes of an entry: 64 or 128.
+    pub fn entry_bytes(&self) -> u32 {
+        1 << self.log2_entry_bytes
+    }
+
+    /// The memory, which must stay until the kernel's object is destroyed.
+    pub fn memory(&self) -> &Arc<Mapping> {
+        &self.memory
+    }
+
+    /// Entry number `ci`: its second half, if it has two.
+    #[inline(always)]
+    pub fn body(&self, ci: u32) -> Body<'_> {
+        let offset = ((ci & self.mask) as usize) << self.log2_entry_bytes;
+        // SAFETY: the masked entry is inside the ring, and so is its body, at the same place in it as the first one's.
+        Body(unsafe { self.first.add(offset) }, PhantomData)
+    }
+
+    /// The last byte of entry `ci` if the device wrote it as answer number `ci`.
+    #[inline(always)]
+    pub fn ready(&self, ci: u32) -> Option<u8> {
+        let op_own = self.body(ci).op_own();
+        cqe::is_ready(op_own, ci, self.log2_entries).then_some(op_own)
+    }
+
+    /// Copies entry `ci` of `from` to entry `to` of this ring, as this ring's answer number `to`.
+    pub fn adopt(&self, to: u32, from: &Self, ci: u32) {
+        let bytes = self.entry_bytes().min(from.entry_bytes()) as usize;
+        let (target, source) = (self.body(to), from.body(ci));
+        let op_own = source.op_own() & !1 | cqe::owner_of_pass(to, self.log2_entries);
+        for word in (0..bytes).step_by(8) {
+            // SAFETY: an entry of `bytes` bytes ends 64 bytes behind its body's start, in both rings; all are multiples of 8.
+            // The source is ours, and the target not yet the device's.
+            unsafe {
+                let source = source.0.as_ptr().add(CQE_BYTES).sub(bytes).add(word).cast::<u64>();
+                let target = target.0.as_ptr().add(CQE_BYTES).sub(bytes).add(word).cast::<u64>();
+                target.write_volatile(source.read_volatile());
+            }
+        }
+        target.store_op_own(op_own);
+    }
+
+    /// Copies `bytes` into entry `ci`, as the device would, for tests.
+    #[cfg(test)]
+    pub fn write(&self, ci: u32, bytes: &[u8]) {
+        assert!(bytes.len() <= self.entry_bytes() as usize);
+        let body = self.body(ci);
+        for (i, byte) in bytes.iter().rev().enumerate().rev() {
+            // SAFETY: in the entry, which ends 64 bytes behind its body's start.
+            unsafe { body.0.as_ptr().add(CQE_BYTES).sub(1 + i).write_volatile(*byte) };
+        }
+    }
+}
+
+impl Body<'_> {
+    /// The last byte. Everything else of the entry may be read only after it said that the entry is ours, and a barrier.
+    #[inline(always)]
+    pub fn op_own(self) -> u8 {
+        self.last().load(Ordering::Acquire)
+    }
+
+    /// Changes whose the entry is.
+    #[inline(always)]
+    pub fn store_op_own(self, op_own: u8) {
+        self.last().store(op_own, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn last(&self) -> &AtomicU8 {
+        // SAFETY: inside the body, which is borrowed from its ring; only touched atomically.
+        unsafe { AtomicU8::from_ptr(self.0.as_ptr().add(offset_of!(Cqe64, op_own))) }
+    }
+
+    /// Four bytes at `offset`, a multiple of 4 below 64, in host order.
+    #[inline(always)]
+    pub fn word<const OFFSET: usize>(self) -> u32 {
+        const { assert!(OFFSET.is_multiple_of(4) && OFFSET < CQE_BYTES) };
+        // SAFETY: in the body and aligned, since the body is. Volatile, since another thread may disown the entry, or look
+        // at its last byte.
+        u32::from_be(unsafe { self.0.as_ptr().add(OFFSET).cast::<u32>().read_volatile() })
+    }
+
+    /// All bytes, in memory order.
+    pub fn copy(self) -> [u8; CQE_BYTES] {
+        let mut bytes = [0; CQE_BYTES];
+        for (i, chunk) in bytes.chunks_exact_mut(8).enumerate() {
+            // SAFETY: in the body, aligned to 8.
+            let word = unsafe { self.0.as_ptr().add(8 * i).cast::<u64>().read_volatile() };
+            chunk.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// The user index that it names.
+    #[inline(always)]
+    pub fn uidx(self) -> u32 {
+        self.word::<{ offset_of!(Cqe64, srqn_uidx) }>() & uidx::NONE
+    }
+
+    /// Index of the work queue element.
+    #[inline(always)]
+    pub fn wqe_counter(self) -> u32 {
+        // SAFETY: as in `word`.
+        u16::from_be(unsafe { self.0.as_ptr().add(offset_of!(Cqe64, wqe_counter)).cast::<u16>().read_volatile() })
+            .into()
+    }
+
+    /// Bytes of the message, or what else the field means.
+    #[inline(always)]
+    pub fn byte_cnt(self) -> u32 {
+        self.word::<{ offset_of!(Cqe64, byte_cnt) }>()
+    }
+
+    /// Writes all bytes, the last one last.
+    pub fn write(self, bytes: [u8; CQE_BYTES]) {
+        let [first @ .., op_own] = bytes;
+        for (i, byte) in first.iter().enumerate() {
+            // SAFETY: in the body. The entry is ours until it is given back; other threads only look at its last byte.
+            unsafe { self.0.as_ptr().add(i).write_volatile(*byte) };
+        }
+        self.store_op_own(op_own);
+    }
+
+    /// Lets it name another queue.
+    pub fn rename(self, uidx: u32) {
+        // SAFETY: in the body and aligned. The entry is ours until it is given back; nobody else writes it, and other
+        // threads only look at its last byte.
+        let word = unsafe { AtomicU32::from_ptr(self.0.as_ptr().add(offset_of!(Cqe64, srqn_uidx)).cast()) };
+        word.store(uidx.to_be(), Ordering::Relaxed);
+    }
+
+    /// Copies what lies at the body's start, or `before` it in the first half of an entry of 128 bytes, to `to`. `None` if there
+    /// is not as much: there are 32 bytes, or 64.
+    pub fn copy_inline(self, entry_bytes: u32, before: bool, to: &mut [u8]) -> Option<()> {
+        let (start, room) = match before {
+            false => (0, 32),
+            true if entry_bytes == 128 => (-(CQE_BYTES as isize), CQE_BYTES),
+            true => return None,
+        };
+        if to.len() > room {
+            return None;
+        }
+        for (i, byte) in to.iter_mut().enumerate() {
+            // SAFETY: `i` is below `room`, so the byte is in the first 32 of the body, or in the half before it, which an
+            // entry of 128 bytes has.
+            *byte = unsafe { self.0.as_ptr().offset(start + i as isize).read_volatile() };
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,276 @@
+//! How the poller of a completion queue learns of queue pairs that come and go on other threads, without a lock per
+//! completion.
+//!
+//! A completion names its queue by the user's index. The poller has a table of its own by that index ([`Routes`]); whoever
+//! makes, resets or destroys a queue puts a note into the completion queue's [`Mailbox`] and moves its epoch on. The poller
+//! compares the epoch with the one it knows *after* it has seen a completion and *before* it looks its queue up: a queue's
+//! note was put before anything was posted to it, so whoever sees a completion of it sees the new epoch as well. A look per
+//! batch would not do: a completion that arrives during the batch, of a queue made during the batch, would be taken for one
+//! of whatever queue had the index before.
+//!
+//! **Completions of the past.** An index may be used again at once. Completions of the queue that had it before may still be
+//! in the ring, but none comes after: the note is put after the kernel destroyed (or reset) that queue. So the note says how
+//! far the ring was filled at that time, and the poller, when it takes the note, gives what is in the ring up to there another
+//! name, under which it still finds the queue that is gone. The name is free again when the poller is past that place.
+//! Finding that out is the note writer's work ([`Filled::filled_to`]), which reads the ring from another thread: an entry may
+//! be overwritten only after the poller gave it back, so if the poller has not passed the place where reading stopped, nothing
+//! that was read can have been overwritten meanwhile.
+
+use super::shadow::{RqShared, SqShared, SrqShared};
+use super::uidx;
+use crate::mem::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+#[cfg(loom)]
+use loom::sync::Mutex;
+#[cfg(not(loom))]
+use std::sync::{Mutex, PoisonError};
+
+/// Where completions of receives are looked up.
+#[derive(Clone)]
+pub enum Receives {
+    /// A queue pair's own queue.
+    Own(Arc<RqShared>),
+    /// A shared one.
+    Shared(Arc<SrqShared>),
+}
+
+/// A change of what a user index stands for. Both directions change independently: they may complete on different queues.
+pub enum Change {
+    Sends(Option<Arc<SqShared>>),
+    Receives(Option<Receives>),
+}
+
+struct Note {
+    uidx: u32,
+    change: Change,
+    /// Completions before this one are of the past.
+    filled_to: u32,
+}
+
+/// What can be told of a completion ring from outside.
+pub trait Filled {
+    /// How many answers the entry stands for that the device wrote as answer number `ci`: more than one for a block of
+    /// compressed ones. `None` if it has not written it.
+    fn span(&self, ci: u32) -> Option<u32>;
+
+    /// Answer number that the ring is filled to, of which the poller has given back all before `consumed`.
+    fn filled_to(&self, consumed: &AtomicU32) -> u32 {
+        let mut at = consumed.load(Ordering::Acquire);
+        loop {
+            if let Some(span) = self.span(at) {
+                at = at.wrapping_add(span);
+                continue;
+            }
+            let now = consumed.load(Ordering::Acquire);
+            if now.wrapping_sub(at) as i32 <= 0 {
+                return at;
+            }
+            // The poller is past it, so it was ready and is overwritten: go on where the poller is.
+            at = now;
+        }
+    }
+}
+
+/// Notes for the poller of one completion queue.
+pub struct Mailbox<F> {
+    /// Counts notes. Stored under the lock, loaded without.
+    epoch: AtomicU32,
+    /// Completions that the poller gave back, from the queue's start.
+    consumed: AtomicU32,
+    inner: Mutex<Inner<F>>,
+}
+
+struct Inner<F> {
+    notes: Vec<Note>,
+    ring: F,
+}
+
+impl<F: Filled> Mailbox<F> {
+    pub fn new(ring: F) -> Self {
+        Self {
+            epoch: AtomicU32::new(0),
+            consumed: AtomicU32::new(0),
+            inner: Mutex::new(Inner { notes: Vec::new(), ring }),
+        }
+    }
+
+    /// Puts a note: from now on `uidx` stands for what `change` says. Before a queue is used for the first time; after the
+    /// kernel has reset or destroyed it.
+    pub fn put(&self, uidx: u32, change: Change) {
+        self.with(|inner| {
+            let filled_to = inner.ring.filled_to(&self.consumed);
+            inner.notes.push(Note { uidx, change, filled_to });
+            let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1);
+            self.epoch.store(epoch, Ordering::Release);
+        });
+    }
+
+    /// Poller: all completions before number `ci` are done with. Comes before the device is told so.
+    #[inline(always)]
+    pub fn give_back(&self, ci: u32) {
+        self.consumed.store(ci, Ordering::Release);
+    }
+
+    /// Poller: takes all notes, and the ring's place with them: `change` may put another ring there.
+    fn take<T>(&self, change: impl FnOnce(Vec<Note>, &mut F) -> T) -> (u32, T) {
+        self.with(|inner| {
+            let notes = std::mem::take(&mut inner.notes);
+            (self.epoch.load(Ordering::Relaxed), change(notes, &mut inner.ring))
+        })
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Inner<F>) -> T) -> T {
+        #[cfg(loom)]
+        let mut inner = self.inner.lock().unwrap();
+        // Nothing that can panic leaves the notes half done.
+        #[cfg(not(loom))]
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        work(&mut inner)
+    }
+}
+
+/// What completions of a direction to rename: of this user index, before that answer number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Past {
+    pub uidx: u32,
+    pub sends: bool,
+    pub filled_to: u32,
+    /// What they name from now on; [`uidx::NONE`] for no queue at all.
+    pub name: u32,
+}
+
+/// A queue that is gone, or was reset, and the answer number that its last completion is before.
+struct Gone {
+    queue: Change,
+    filled_to: u32,
+}
+
+/// The poller's table of what user indices stand for.
+pub struct Routes<F> {
+    mailbox: Arc<Mailbox<F>>,
+    /// Epoch of the last note that was taken.
+    seen: u32,
+    sends: Vec<Option<Arc<SqShared>>>,
+    receives: Vec<Option<Receives>>,
+    /// By distance from [`uidx::FIRST_NAME`].
+    gone: Vec<Option<Gone>>,
+}
+
+impl<F: Filled> Routes<F> {
+    pub fn new(mailbox: Arc<Mailbox<F>>) -> Self {
+        Self { mailbox, seen: 0, sends: Vec::new(), receives: Vec::new(), gone: Vec::new() }
+    }
+
+    pub fn mailbox(&self) -> &Arc<Mailbox<F>> {
+        &self.mailbox
+    }
+
+    /// Whether there are notes. Asked once for each completion, after it was seen and before its queue is looked up.
+    #[inline(always)]
+    pub fn has_mail(&self) -> bool {
+        self.mailbox.epoch.load(Ordering::Acquire) != self.seen
+    }
+
+    /// Takes all notes. `disown` is told what to disown of the ring before the next look-up.
+    #[cold]
+    #[inline(never)]
+    pub fn take_mail(&mut self, disown: impl FnMut(Past)) {
+        self.take_mail_and(disown, |_| ());
+    }
+
+    /// As [`take_mail`](Self::take_mail), and lets `change` put another ring in the place that note writers look at.
+    pub fn take_mail_and<T>(&mut self, mut disown: impl FnMut(Past), change: impl FnOnce(&mut F) -> T) -> T {
+        let Self { sends, receives, gone, mailbox, .. } = self;
+        let consumed = mailbox.consumed.load(Ordering::Relaxed);
+        let (seen, changed) = mailbox.take(|notes, ring| {
+            for Note { uidx, change, filled_to } in notes {
+                let is_sends = matches!(change, Change::Sends(_));
+                let before = match change {
+                    Change::Sends(queue) => set(sends, uidx, queue).map(|queue| Change::Sends(Some(queue))),
+                    Change::Receives(queue) => set(receives, uidx, queue).map(|queue| Change::Receives(Some(queue))),
+                };
+                if is_before(consumed, filled_to) {
+                    let name = before.map_or(uidx::NONE, |queue| name(gone, consumed, Gone { queue, filled_to }));
+                    disown(Past { uidx, sends: is_sends, filled_to, name });
+                }
+            }
+            change(ring)
+        });
+        self.seen = seen;
+        changed
+    }
+
+    /// The send queue that `uidx` stands for.
+    #[inline(always)]
+    pub fn sends(&self, uidx: u32) -> Option<&SqShared> {
+        match self.sends.get(uidx as usize) {
+            Some(queue) => queue.as_deref(),
+            None => match self.gone(uidx)? {
+                Change::Sends(queue) => queue.as_deref(),
+                Change::Receives(_) => None,
+            },
+        }
+    }
+
+    /// The receive queue that `uidx` stands for.
+    #[inline(always)]
+    pub fn receives(&self, uidx: u32) -> Option<&Receives> {
+        match self.receives.get(uidx as usize) {
+            Some(queue) => queue.as_ref(),
+            None => match self.gone(uidx)? {
+                Change::Receives(queue) => queue.as_ref(),
+                Change::Sends(_) => None,
+            },
+        }
+    }
+
+    /// The queue that is gone and has this name.
+    #[cold]
+    fn gone(&self, name: u32) -> Option<&Change> {
+        let at = name.checked_sub(uidx::FIRST_NAME)?;
+        Some(&self.gone.get(at as usize)?.as_ref()?.queue)
+    }
+
+    /// All completions that were not read have moved on by one place.
+    pub fn moved_on(&mut self) {
+        for gone in self.gone.iter_mut().flatten() {
+            gone.filled_to = gone.filled_to.wrapping_add(1);
+        }
+    }
+}
+
+/// Whether answer number `a` comes before `b`.
+const fn is_before(a: u32, b: u32) -> bool {
+    b.wrapping_sub(a) as i32 > 0
+}
+
+/// Gives a queue that is gone a name that no completion has any more; [`uidx::NONE`] if there is none.
+fn name(all: &mut Vec<Option<Gone>>, consumed: u32, queue: Gone) -> u32 {
+    for place in all.iter_mut() {
+        place.take_if(|gone| !is_before(consumed, gone.filled_to));
+    }
+    let at = all.iter().position(Option::is_none).unwrap_or(all.len());
+    if at >= uidx::NAMES {
+        return uidx::NONE;
+    }
+    if at == all.len() {
+        all.push(None);
+    }
+    all[at] = Some(queue);
+    uidx::FIRST_NAME + at as u32
+}
+
+/// Puts an entry into a table, which grows to have it, and gives back what was there.
+fn set<T>(table: &mut Vec<Option<T>>, uidx: u32, entry: Option<T>) -> Option<T> {
+    let at = uidx as usize;
+    if table.len() <= at {
+        table.resize_with(at + 1, || None);
+    }
+    std::mem::replace(&mut table[at], entry)
+}
+
+#[cfg(all(test, loom))]
+mod loom_model;
+#[cfg(all(test, not(loom)))]
+mod tests;

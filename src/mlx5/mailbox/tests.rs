@@ -1,0 +1,77 @@
+use super::*;
+use crate::uverbs::wr::WcOpcode;
+
+/// A ring that is filled to a place.
+#[derive(Default)]
+struct Ring {
+    filled_to: u32,
+}
+
+impl Filled for Ring {
+    fn span(&self, ci: u32) -> Option<u32> {
+        (ci.wrapping_sub(self.filled_to) as i32).is_negative().then_some(1)
+    }
+}
+
+#[test]
+fn a_note_says_how_far_the_ring_was_filled() {
+    for start in [0, 5, u32::MAX - 1] {
+        let mailbox = Arc::new(Mailbox::new(Ring { filled_to: start.wrapping_add(3) }));
+        mailbox.give_back(start);
+        let mut routes = Routes::new(mailbox.clone());
+        assert!(!routes.has_mail());
+        mailbox.put(7, Change::Sends(None));
+        assert!(routes.has_mail());
+        let mut told = vec![];
+        routes.take_mail(|past| told.push(past));
+        assert_eq!(told, [Past { uidx: 7, sends: true, filled_to: start.wrapping_add(3), name: uidx::NONE }]);
+        assert!(!routes.has_mail());
+    }
+}
+
+/// An entry that is overwritten while the ring is looked through does not end it.
+#[test]
+fn looking_goes_on_where_the_poller_is_by_then() {
+    struct Moving<'a>(&'a AtomicU32);
+    impl Filled for Moving<'_> {
+        /// When place 2 is looked at, the poller has given back all up to 6, and the device has written place 2 anew.
+        fn span(&self, ci: u32) -> Option<u32> {
+            if ci == 2 {
+                self.0.store(6, Ordering::Relaxed);
+                return None;
+            }
+            (ci < 8).then_some(1)
+        }
+    }
+    let consumed = AtomicU32::new(0);
+    assert_eq!(Moving(&consumed).filled_to(&consumed), 8);
+}
+
+#[test]
+fn blocks_are_passed_whole() {
+    struct Blocks;
+    impl Filled for Blocks {
+        fn span(&self, ci: u32) -> Option<u32> {
+            [Some(1), Some(5), None, None, None, None, Some(1), None].get(ci as usize).copied().flatten()
+        }
+    }
+    assert_eq!(Blocks.filled_to(&AtomicU32::new(0)), 7);
+}
+
+#[test]
+fn the_table_follows_the_notes_in_their_order() {
+    let mailbox = Arc::new(Mailbox::new(Ring::default()));
+    let mut routes = Routes::new(mailbox.clone());
+    let (a, b) = (Arc::new(SqShared::new(1)), Arc::new(SqShared::new(1)));
+    a.note(0, 1, 1, WcOpcode::SEND);
+    b.note(0, 2, 1, WcOpcode::SEND);
+    assert!(routes.sends(0).is_none() && routes.sends(u32::MAX).is_none() && routes.receives(0).is_none());
+    mailbox.put(3, Change::Sends(Some(a.clone())));
+    mailbox.put(3, Change::Sends(None));
+    mailbox.put(3, Change::Sends(Some(b.clone())));
+    mailbox.put(1000, Change::Receives(Some(Receives::Own(Arc::new(RqShared::new(1))))));
+    routes.take_mail(|_| ());
+    assert_eq!(routes.sends(3).unwrap().complete(0).0, 2);
+    assert!(routes.receives(1000).is_some() && routes.receives(3).is_none());
+    assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (1, 2));
+}

@@ -1,0 +1,100 @@
+//! Giving a completion queue another ring, with completions in flight.
+//!
+//! The kernel tells the device of the new ring; the device writes one last entry into the old one, which says so, and goes on
+//! in the new one as if that entry had been a completion. What the poller had not read of the old ring is moved over, each
+//! entry one place on, so that the places after the last entry's are where the device goes on.
+
+use super::abi::ResizeCq;
+use super::bus::Bus;
+use super::cq::{Cq, disown};
+use super::cq_memory::CqRing;
+use super::cqe::{opcode, opcode_of};
+use super::layout::CqLayout;
+use super::mailbox::Filled;
+use crate::uverbs::error::{Error, Verb};
+use std::mem::ManuallyDrop;
+
+impl<B: Bus> Cq<B> {
+    /// Moves on to a ring for at least `cqe` completions. `command` is RESIZE_CQ with the number of entries and the driver's
+    /// part, which names memory that stays until the queue is destroyed or resized again.
+    ///
+    /// If the command fails, the queue is as it was.
+    pub fn resize(&mut self, cqe: u32, command: impl FnOnce(u32, &ResizeCq) -> Result<(), Error>) -> Result<(), Error> {
+        let verb = Verb::ResizeCq;
+        let layout = CqLayout::new(cqe, self.ring.entry_bytes())?;
+        let holds = self.in_ring();
+        if cqe < holds || layout.entries() <= holds {
+            return Err(Error::invalid(
+                verb,
+                "cqe",
+                cqe,
+                format!("the queue holds {holds} completions: poll them first"),
+            ));
+        }
+        if layout.entries() == self.ring.entries() {
+            // The driver would leave everything as it is, too.
+            return Ok(());
+        }
+        let new = CqRing::new(layout).map_err(|errno| Error::kernel(verb, errno))?;
+        self.end();
+        let request =
+            ResizeCq { buf_addr: new.addr(), cqe_size: self.ring.entry_bytes() as u16, reserved0: 0, reserved1: 0 };
+        command(layout.capacity(), &request)?;
+        let (old, ci) = (&self.ring, self.ci);
+        let moved = self.routes.take_mail_and(
+            |past| disown(old, ci, past),
+            |shown| {
+                let moved = move_over(old, &new, ci);
+                *shown = new.clone();
+                moved
+            },
+        );
+        let old = std::mem::replace(&mut self.ring, new);
+        match moved {
+            // The last entry of the old ring counts as read.
+            Some(()) => {
+                self.ci = ci.wrapping_add(1);
+                self.routes.moved_on();
+                self.end();
+                Ok(())
+            }
+            // The device did not say that it has left the old ring: it may still write there.
+            None => {
+                let _leaked = ManuallyDrop::new(old);
+                Err(Error::Abi {
+                    verb,
+                    what: "resized completion queue".into(),
+                    need: "an entry that ends the old ring".into(),
+                    got: "none".into(),
+                })
+            }
+        }
+    }
+
+    /// Completions that are in the ring and not read.
+    fn in_ring(&self) -> u32 {
+        let mut at = self.ci;
+        while let Some(span) = self.ring.span(at) {
+            at = at.wrapping_add(span);
+        }
+        at.wrapping_sub(self.ci)
+    }
+}
+
+/// Moves what is in `old` from `ci` on to `new`, each entry one place on. `None` if the old ring has no end, or none in time:
+/// what came since it was looked at may be more than the new ring holds.
+fn move_over(old: &CqRing, new: &CqRing, ci: u32) -> Option<()> {
+    for n in 0..old.entries().min(new.entries()) {
+        let at = ci.wrapping_add(n);
+        let op_own = old.ready(at)?;
+        crate::mem::barrier::from_device_barrier();
+        if opcode_of(op_own) == opcode::RESIZE_CQ {
+            return Some(());
+        }
+        new.adopt(at.wrapping_add(1), old, at);
+    }
+    None
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,129 @@
+use super::*;
+use crate::mlx5::cq::CqFault;
+use crate::mlx5::cq::tests::{Fixture, UIDX};
+use crate::mlx5::cqe::opcode::{REQ, RESIZE_CQ, RESP_SEND};
+use crate::mlx5::dbrec::Word;
+use crate::mlx5::mailbox::Change;
+use crate::mlx5::shadow::SqShared;
+use crate::mlx5::testing::Golden;
+use crate::uverbs::errno::Errno;
+use crate::uverbs::wr::WcOpcode;
+use std::sync::Arc;
+
+/// Resizes as the device does it: an entry ends the old ring, and counts.
+fn resize(cq: &mut Fixture, cqe: u32) -> Result<(), Error> {
+    let end = cq.device;
+    let log2 = cq.ring.log2_entries();
+    let ring = cq.ring.clone();
+    cq.device += 1;
+    cq.cq.resize(cqe, |entries, request| {
+        assert_eq!(request.buf_addr % 4096, 0);
+        assert_eq!((u32::from(request.cqe_size), request.reserved0, request.reserved1), (ring.entry_bytes(), 0, 0));
+        assert!((entries + 1).is_power_of_two() && entries >= cqe);
+        let mut last = Golden::read("cqe.txt").get("the end of a ring that was resized").to_vec();
+        last[63] |= ((end >> log2) & 1) as u8;
+        assert_eq!(last[63] >> 4, RESIZE_CQ);
+        ring.write(end, &last);
+        Ok(())
+    })?;
+    cq.ring = cq.cq.ring.clone();
+    Ok(())
+}
+
+#[test]
+fn completions_in_flight_move_over_in_order() {
+    for entry_bytes in [64, 128] {
+        for (from, to) in [(8, 16), (8, 63), (16, 7), (8, 8), (4, 1000)] {
+            for start in [0, 3, 7, 8, 13, (1 << 24) - 2] {
+                let mut cq = Fixture::new(from, entry_bytes);
+                cq.start_at(start);
+                cq.attach(UIDX);
+                for n in 0..16 {
+                    cq.receives.note(n, u64::from(n));
+                }
+                // Two are read, and two are not.
+                for _ in 0..2 {
+                    cq.answer(RESP_SEND, UIDX, 0);
+                }
+                assert_eq!(cq.poll(), [0, 1]);
+                for _ in 0..2 {
+                    cq.answer(RESP_SEND, UIDX, 0);
+                }
+                // One entry is left for the one that ends the ring.
+                resize(&mut cq, to).unwrap();
+                assert!(cq.cq.capacity() >= to);
+                assert_eq!(cq.poll(), [2, 3], "{from} to {to}, from {start}");
+                for _ in 0..3 {
+                    cq.answer(RESP_SEND, UIDX, 0);
+                }
+                assert_eq!(cq.poll(), [4, 5, 6]);
+                assert_eq!((cq.cq.fault(), cq.record.load(Word::CONSUMED)), (None, cq.device & 0xff_ffff));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refused_resize_changes_nothing() {
+    let mut cq = Fixture::new(8, 64);
+    cq.attach(UIDX);
+    cq.receives.note(0, 5);
+    cq.answer(RESP_SEND, UIDX, 0);
+    let error = cq.cq.resize(100, |_, _| Err(Error::kernel(Verb::CreateCq, Errno::ENOSYS))).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::ENOSYS));
+    assert_eq!((cq.poll(), cq.cq.capacity()), (vec![5], 7));
+}
+
+#[test]
+fn a_ring_too_small_for_what_is_there_is_refused_before_any_command() {
+    let mut cq = Fixture::new(16, 64);
+    cq.attach(UIDX);
+    for _ in 0..4 {
+        cq.answer(RESP_SEND, UIDX, 0);
+    }
+    for cqe in [0, 1, 3, 1 << 22] {
+        let error = cq.cq.resize(cqe, |_, _| panic!("no command")).unwrap_err();
+        assert!(matches!(error, Error::Invalid { what: "cqe", .. }), "{error}");
+    }
+    assert_eq!(cq.poll().len(), 4);
+}
+
+#[test]
+fn a_device_that_does_not_end_the_old_ring_is_an_error() {
+    let mut cq = Fixture::new(8, 64);
+    let error = cq.cq.resize(100, |_, _| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("an entry that ends the old ring"), "{error}");
+}
+
+/// A queue pair that goes after the queue was resized, and one that went before.
+#[test]
+fn completions_of_the_past_are_found_in_either_ring() {
+    for detach_first in [true, false] {
+        let mut cq = Fixture::new(8, 64);
+        cq.attach(UIDX);
+        cq.sends.note(0, 4, 1, WcOpcode::SEND);
+        cq.sends.note(1, 5, 2, WcOpcode::SEND);
+        cq.answer(REQ, UIDX, 0);
+        cq.answer(REQ, UIDX, 1);
+        if detach_first {
+            cq.detach(UIDX);
+            resize(&mut cq, 30).unwrap();
+        } else {
+            resize(&mut cq, 30).unwrap();
+            cq.detach(UIDX);
+        }
+        let other = Arc::new(SqShared::new(16));
+        other.note(0, 77, 1, WcOpcode::SEND);
+        cq.cq.mailbox().put(UIDX, Change::Sends(Some(other)));
+        cq.answer(REQ, UIDX, 0);
+        assert_eq!(cq.poll(), [4, 5, 77]);
+        assert_eq!(cq.cq.disowned(), 0);
+    }
+}
+
+#[test]
+fn the_end_of_a_ring_that_was_not_resized_is_a_fault() {
+    let mut cq = Fixture::new(8, 64);
+    cq.ring.write(0, Golden::read("cqe.txt").get("the end of a ring that was resized"));
+    assert_eq!((cq.poll(), cq.cq.fault()), (vec![], Some(CqFault::Resize { ci: 0 })));
+}

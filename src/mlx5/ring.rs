@@ -1,0 +1,167 @@
+//! A ring of send or receive work queue elements, and the cursor that writes one.
+//!
+//! # Safety argument
+//!
+//! [`Ring::new`] checks that the ring, a power of two of bytes aligned to a block, lies in its memory, and keeps the memory.
+//! Every offset is masked before use, so no access leaves the ring, whatever the indices are. Nobody else in this process
+//! touches the memory, the device only reads it, and no reference to it is ever made.
+#![allow(unsafe_code)]
+
+use super::bus::Bus;
+use super::wqe::{BB_BYTES, Chunk, DS_BYTES, INLINE, InlineHead};
+use crate::mem::map::Mapping;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// A ring in memory that the device reads.
+pub struct Ring {
+    base: NonNull<u8>,
+    /// Bytes minus one.
+    mask: usize,
+    _memory: Arc<Mapping>,
+}
+
+// SAFETY: `base` points into the memory that moves along; see the module.
+unsafe impl Send for Ring {}
+// SAFETY: `&Ring` gives addresses; writing takes `&mut`.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// The ring of `bytes` bytes at `offset` of `memory`.
+    ///
+    /// # Panics
+    ///
+    /// If it is not inside, not aligned to a block, or its length is not a power of two of at least a block.
+    pub fn new(memory: Arc<Mapping>, offset: usize, bytes: usize) -> Self {
+        assert!(bytes.is_power_of_two() && bytes >= BB_BYTES as usize, "a ring is a power of two of bytes");
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= memory.len_bytes()), "a ring lies in its memory");
+        // SAFETY: in bounds, as just checked.
+        let base = NonNull::new(unsafe { memory.as_ptr().add(offset) }).expect("memory is not at address 0");
+        assert!(base.addr().get().is_multiple_of(BB_BYTES as usize), "a ring starts on a block");
+        Self { base, mask: bytes - 1, _memory: memory }
+    }
+
+    /// Bytes of the ring.
+    pub fn bytes(&self) -> usize {
+        self.mask + 1
+    }
+
+    /// A cursor on the byte that `offset`, a multiple of 16, stands for.
+    #[inline(always)]
+    pub fn cursor(&mut self, offset: usize) -> Cursor<'_> {
+        Cursor { at: offset & self.mask & !(DS_BYTES as usize - 1), ds: 0, ring: self }
+    }
+
+    /// The block that starts at `offset`, a multiple of 64.
+    #[inline(always)]
+    pub fn block(&self, offset: usize) -> Block<'_> {
+        // SAFETY: masked, so in bounds; ring and block are multiples of 64, so the whole block is.
+        let at = unsafe { self.base.as_ptr().add(offset & self.mask & !(BB_BYTES as usize - 1)) };
+        Block { at, _ring: PhantomData }
+    }
+
+    /// Copies a piece of the ring out, for tests.
+    #[cfg(test)]
+    pub fn peek(&self, offset: usize, len: usize) -> Vec<u8> {
+        // SAFETY: masked, so in bounds; this thread has the ring.
+        (0..len).map(|i| unsafe { self.base.as_ptr().add((offset + i) & self.mask).read() }).collect()
+    }
+
+    /// Fills the ring with one byte, for tests.
+    #[cfg(test)]
+    pub fn fill(&mut self, byte: u8) {
+        // SAFETY: in bounds; this thread has the ring.
+        unsafe { self.base.as_ptr().write_bytes(byte, self.bytes()) };
+    }
+}
+
+/// A block of a ring: 64 bytes, aligned to 64, valid for volatile reads.
+#[derive(Clone, Copy)]
+pub struct Block<'a> {
+    at: *const u8,
+    _ring: PhantomData<&'a Ring>,
+}
+
+impl Block<'_> {
+    #[inline(always)]
+    pub fn as_ptr(self) -> *const u8 {
+        self.at
+    }
+}
+
+/// Writes the segments of one element one after the other, and goes on at the ring's start when it comes to its end.
+pub struct Cursor<'a> {
+    ring: &'a mut Ring,
+    /// Offset of the next segment: masked, a multiple of 16.
+    at: usize,
+    /// Units passed so far.
+    ds: u32,
+}
+
+impl Cursor<'_> {
+    /// Units passed so far.
+    #[inline(always)]
+    pub fn ds(&self) -> u32 {
+        self.ds
+    }
+
+    /// Leaves out a unit, to be written later.
+    #[inline(always)]
+    pub fn skip(&mut self) {
+        self.at = (self.at + DS_BYTES as usize) & self.ring.mask;
+        self.ds += 1;
+    }
+
+    /// Writes a segment.
+    #[inline(always)]
+    pub fn put<B: Bus, const N: usize>(&mut self, bus: &B, segment: impl Into<[Chunk; N]>) {
+        for chunk in segment.into() {
+            // SAFETY: `at` is below the ring's length, and both it and the length are multiples of 16, as the base is.
+            unsafe { bus.segment(self.ring.base.as_ptr().add(self.at), chunk) };
+            self.skip();
+        }
+    }
+
+    /// Writes an inline segment of all `pieces`, one after the other; none at all for no bytes. `None`, and nothing passed,
+    /// if there are more than `max_bytes`.
+    #[inline(always)]
+    pub fn inline<B: Bus>(&mut self, bus: &B, max_bytes: usize, pieces: &[&[u8]]) -> Option<()> {
+        let (base, mask) = (self.ring.base, self.ring.mask);
+        // Never longer than the ring, so that it goes around once at most.
+        let max_bytes = max_bytes.min(mask);
+        let start = self.at + size_of::<InlineHead>();
+        let mut used = 0_usize;
+        for piece in pieces {
+            // `used <= max_bytes` always: no wrap.
+            if piece.len() > max_bytes.wrapping_sub(used) {
+                return None;
+            }
+            let at = start.wrapping_add(used) & mask;
+            let room = mask - at + 1;
+            // SAFETY: `at` is masked and `room` bytes are from there to the end. What is left after them is at most
+            // `max_bytes`, less than the ring has. No piece is in the ring, since no reference to its memory exists.
+            unsafe {
+                if piece.len() <= room {
+                    bus.inline(base.as_ptr().add(at), piece);
+                } else {
+                    let (first, rest) = piece.split_at_unchecked(room);
+                    bus.inline(base.as_ptr().add(at), first);
+                    bus.inline(base.as_ptr(), rest);
+                }
+            }
+            used = used.wrapping_add(piece.len());
+        }
+        if used == 0 {
+            return Some(());
+        }
+        let head = InlineHead { byte_count: (INLINE | used as u32).into() };
+        // SAFETY: a unit starts at `at`, inside the ring.
+        unsafe { bus.inline(base.as_ptr().add(self.at), head.as_bytes()) };
+        let ds = (size_of::<InlineHead>() + used).div_ceil(DS_BYTES as usize);
+        self.at = (self.at + ds * DS_BYTES as usize) & mask;
+        self.ds += ds as u32;
+        Some(())
+    }
+}

@@ -1,0 +1,280 @@
+//! What a queue's poster must remember for the poller of its completion queue: the device gives an index back, not the work
+//! request's number.
+//!
+//! Poster and poller may be different threads. Each array has one writer and one reader per entry at a time: the poster
+//! writes an entry and hands the element to the device; the device answers on the completion queue; the poller reads the
+//! entry and gives it back by storing how far the queue is free. The first edge runs through the device, which the
+//! language does not know: atomic access keeps both sides defined, and the barriers of the doorbell and of the completion
+//! queue keep them in order. The way back is a release store and an acquire load.
+//!
+//! # Safety argument
+//!
+//! Arrays are indexed without a bounds check, by indices masked with their length (a power of two, checked when made)
+//! minus one.
+#![allow(unsafe_code)]
+
+use crate::mem::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::uverbs::wr::WcOpcode;
+use crossbeam_utils::CachePadded;
+
+/// A power of two of entries, reached by masked indices.
+struct Masked<T> {
+    entries: Box<[T]>,
+    mask: u32,
+}
+
+impl<T> Masked<T> {
+    /// # Panics
+    ///
+    /// If `len` is not a power of two.
+    fn new(len: u32, entry: impl Fn(u32) -> T) -> Self {
+        assert!(len.is_power_of_two(), "{len} entries are not a power of two");
+        Self { entries: (0..len).map(entry).collect(), mask: len - 1 }
+    }
+
+    /// The entry that any number stands for.
+    #[inline(always)]
+    fn get(&self, index: u32) -> &T {
+        // SAFETY: masked by the length minus one, a power of two: below the length.
+        unsafe { self.entries.get_unchecked((index & self.mask) as usize) }
+    }
+}
+
+/// Of a send queue: one entry for each block, used by the element that starts there.
+pub struct SqShared {
+    entries: Masked<Sent>,
+    /// What the last completion's entry says: [`Sent::count_and_opcode`].
+    done: CachePadded<AtomicU32>,
+}
+
+struct Sent {
+    wr_id: AtomicU64,
+    /// Bits 23:0 work requests posted up to and with this one, 31:24 what it completes as.
+    count_and_opcode: AtomicU32,
+}
+
+/// Counts of work requests have 24 bits here; a queue holds far fewer.
+const COUNT: u32 = 0xff_ffff;
+
+impl SqShared {
+    /// For a ring of `blocks` blocks.
+    pub fn new(blocks: u32) -> Self {
+        let entry = |_| Sent { wr_id: AtomicU64::new(0), count_and_opcode: AtomicU32::new(0) };
+        Self { entries: Masked::new(blocks, entry), done: CachePadded::new(AtomicU32::new(0)) }
+    }
+
+    /// Poster: notes the work request whose element starts at `block` and is number `count` from the queue's start.
+    #[inline(always)]
+    pub fn note(&self, block: u32, wr_id: u64, count: u32, opcode: WcOpcode) {
+        let entry = self.entries.get(block);
+        entry.wr_id.store(wr_id, Ordering::Relaxed);
+        entry.count_and_opcode.store(opcode.0 << 24 | count & COUNT, Ordering::Relaxed);
+    }
+
+    /// Poster: how many of `posted` work requests are not done, both counted from the queue's start.
+    #[inline(always)]
+    pub fn outstanding(&self, posted: u32) -> u32 {
+        posted.wrapping_sub(self.done.load(Ordering::Acquire)) & COUNT
+    }
+
+    /// Poller: the element that starts at `block` is done, and with it all before, signaled or not.
+    #[inline(always)]
+    pub fn complete(&self, block: u32) -> (u64, WcOpcode) {
+        let entry = self.entries.get(block);
+        let wr_id = entry.wr_id.load(Ordering::Relaxed);
+        let count_and_opcode = entry.count_and_opcode.load(Ordering::Relaxed);
+        self.done.store(count_and_opcode, Ordering::Release);
+        (wr_id, WcOpcode(count_and_opcode >> 24))
+    }
+}
+
+/// Of a queue pair's own receive queue, which completes in order.
+pub struct RqShared {
+    wr_ids: Masked<AtomicU64>,
+    /// Receives that are done, counted from the queue's start. Stored by the poller only.
+    done: CachePadded<AtomicU32>,
+}
+
+impl RqShared {
+    /// For a ring of `elements` elements.
+    pub fn new(elements: u32) -> Self {
+        let done = CachePadded::new(AtomicU32::new(0));
+        Self { wr_ids: Masked::new(elements, |_| AtomicU64::new(0)), done }
+    }
+
+    /// As if `done` receives were done already, for tests.
+    #[cfg(test)]
+    pub fn at(elements: u32, done: u32) -> Self {
+        let shared = Self::new(elements);
+        shared.done.store(done, Ordering::Relaxed);
+        shared
+    }
+
+    /// Poster: notes receive number `index` from the queue's start.
+    #[inline(always)]
+    pub fn note(&self, index: u32, wr_id: u64) {
+        self.wr_ids.get(index).store(wr_id, Ordering::Relaxed);
+    }
+
+    /// Poster: how many receives are done.
+    #[inline(always)]
+    pub fn done(&self) -> u32 {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Poller: the next receive is done.
+    #[inline(always)]
+    pub fn complete(&self) -> u64 {
+        let index = self.done.load(Ordering::Relaxed);
+        let wr_id = self.wr_ids.get(index).load(Ordering::Relaxed);
+        self.done.store(index.wrapping_add(1), Ordering::Release);
+        wr_id
+    }
+}
+
+/// No element.
+const NONE: u32 = u32::MAX;
+
+/// Of a shared receive queue, whose elements complete in any order, on any number of completion queues.
+///
+/// Elements that are done lie on a stack: pollers push, each by a compare-and-swap; the one poster takes the whole stack at
+/// once, so that no element can come back while a push still looks at it.
+pub struct SrqShared {
+    elements: Masked<Received>,
+    returned: CachePadded<AtomicU32>,
+}
+
+struct Received {
+    wr_id: AtomicU64,
+    /// The element below on the stack.
+    below: AtomicU32,
+}
+
+impl SrqShared {
+    /// For a ring of `elements` elements.
+    pub fn new(elements: u32) -> Self {
+        let element = |_| Received { wr_id: AtomicU64::new(0), below: AtomicU32::new(NONE) };
+        Self { elements: Masked::new(elements, element), returned: CachePadded::new(AtomicU32::new(NONE)) }
+    }
+
+    /// Poster: notes what element `index` was posted for.
+    #[inline(always)]
+    pub fn note(&self, index: u32, wr_id: u64) {
+        self.elements.get(index).wr_id.store(wr_id, Ordering::Relaxed);
+    }
+
+    /// Poller: element `index` is done.
+    #[inline(always)]
+    pub fn complete(&self, index: u32) -> u64 {
+        let index = index & self.elements.mask;
+        let element = self.elements.get(index);
+        let wr_id = element.wr_id.load(Ordering::Relaxed);
+        let mut top = self.returned.load(Ordering::Relaxed);
+        loop {
+            element.below.store(top, Ordering::Relaxed);
+            // Release: whoever takes the stack sees `below`, and writes the element anew only after `wr_id` was read.
+            match self.returned.compare_exchange_weak(top, index, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return wr_id,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Poster: takes all elements that are done, the last one first.
+    #[inline(always)]
+    pub fn take(&self) -> Taken<'_> {
+        Taken { queue: self, next: self.returned.swap(NONE, Ordering::Acquire), left: self.elements.mask }
+    }
+}
+
+/// Elements taken by [`SrqShared::take`].
+pub struct Taken<'a> {
+    queue: &'a SrqShared,
+    next: u32,
+    /// A device that completes an element twice makes a circle of them: it is left after one round.
+    left: u32,
+}
+
+impl Iterator for Taken<'_> {
+    type Item = u32;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<u32> {
+        if self.next == NONE || self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        let index = self.next;
+        self.next = self.queue.elements.get(index).below.load(Ordering::Relaxed);
+        Some(index)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_retires_all_before_it() {
+        let shared = SqShared::new(4);
+        shared.note(0, 10, 1, WcOpcode::SEND);
+        shared.note(1, 11, 2, WcOpcode::RDMA_WRITE);
+        shared.note(2, 12, 3, WcOpcode::LOCAL_INV);
+        assert_eq!(shared.outstanding(3), 3);
+        assert_eq!(shared.complete(1), (11, WcOpcode::RDMA_WRITE));
+        assert_eq!(shared.outstanding(3), 1);
+        assert_eq!((shared.complete(2), shared.outstanding(3)), ((12, WcOpcode::LOCAL_INV), 0));
+        shared.note(0x1_0003, 13, 4, WcOpcode::SEND);
+        assert_eq!((shared.complete(3), shared.outstanding(4)), ((13, WcOpcode::SEND), 0), "indices are masked");
+    }
+
+    #[test]
+    fn counts_wrap() {
+        let shared = SqShared::new(4);
+        for around in [1_u64 << 24, 1 << 31, 1 << 32] {
+            for back in [2, 1, 0] {
+                let count = (around - back) as u32;
+                shared.note(0, 1, count, WcOpcode(135));
+                assert_eq!(shared.complete(0), (1, WcOpcode(135)));
+                assert_eq!((shared.outstanding(count), shared.outstanding(count.wrapping_add(3))), (0, 3));
+            }
+        }
+    }
+
+    #[test]
+    fn receives_complete_in_order_across_the_wrap() {
+        let shared = RqShared::new(2);
+        shared.done.store(u32::MAX, Ordering::Relaxed);
+        shared.note(u32::MAX, 1);
+        shared.note(0, 2);
+        assert_eq!((shared.complete(), shared.complete(), shared.done()), (1, 2, 1));
+    }
+
+    #[test]
+    fn shared_elements_come_back_in_any_order() {
+        let shared = SrqShared::new(8);
+        for index in 0..8 {
+            shared.note(index, 100 + u64::from(index));
+        }
+        for index in [5, 1, 6 + 8] {
+            assert_eq!(shared.complete(index), 100 + u64::from(index & 7));
+        }
+        assert_eq!(shared.take().collect::<Vec<_>>(), [6, 1, 5]);
+        assert_eq!(shared.take().count(), 0);
+    }
+
+    #[test]
+    fn an_element_that_comes_twice_hangs_nobody() {
+        let shared = SrqShared::new(8);
+        shared.complete(3);
+        shared.complete(3);
+        assert!(shared.take().count() <= 8);
+        assert_eq!(shared.take().count(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "not a power of two")]
+    fn lengths_are_powers_of_two() {
+        SqShared::new(6);
+    }
+}

@@ -1,0 +1,497 @@
+//! The send queue: work requests written in place, told to the device by one doorbell per batch.
+//!
+//! An element starts on a block of 64 bytes and takes as many as it needs; indices count blocks and wrap at 2^16 for the
+//! device, which a power of two of at most 2^15 blocks divides. How many elements fit is counted in work requests, each
+//! taken to be as long as the longest: so the queue never runs out of blocks before it is full.
+//!
+//! Slots become free when their completion is *polled*: the poller notes how far the queue is done in [`SqShared`].
+
+use super::bus::{Bus, Cpu};
+use super::dbrec::{DoorbellRecord, Word};
+use super::home::Home;
+use super::layout::SqLayout;
+use super::mailbox::Change;
+use super::ring::{Cursor, Ring};
+use super::shadow::SqShared;
+use super::uar::SendRegister;
+use super::umr::{self, Bind};
+use super::wqe::{
+    Atomic, Av, BB_BYTES, Chunk, Ctrl, DS_PER_BB, Data, EXTENDED_AV, MAX_DATA_BYTES, Raddr, Xrc, ctrl_flags, opcode,
+};
+use crate::mem::copy::stay_a_loop;
+use crate::uverbs::types::{Qpn, Rkey};
+use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WcOpcode, WrFlags};
+use std::sync::Arc;
+
+/// What the work request of a NOP completes as: `IBV_WC_DRIVER1`.
+pub const WC_NOP: WcOpcode = WcOpcode(135);
+
+/// Where the work requests of one queue pair go, if not all to the same peer.
+#[derive(Clone, Copy)]
+pub enum Target<'a> {
+    /// To the peer it is connected with.
+    Connected,
+    /// A datagram.
+    Datagram(&'a Destination),
+    /// To the peer it is connected with, into this shared receive queue of the peer's.
+    Xrc {
+        /// The queue's number, 24 bits.
+        srqn: u32,
+    },
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy)]
+pub struct Destination {
+    /// As [`address_vector`](super::av::address_vector) makes it.
+    pub av: Av,
+    pub qpn: Qpn,
+    pub qkey: u32,
+}
+
+/// What a send queue is made of.
+pub struct SqParts {
+    pub ring: Ring,
+    pub layout: SqLayout,
+    pub qpn: Qpn,
+    /// Every work request completes, signaled or not.
+    pub sig_all: bool,
+    pub record: Arc<DoorbellRecord>,
+    pub register: SendRegister,
+    pub shared: Arc<SqShared>,
+    /// Where its completions are looked up; none in tests that have no such place.
+    pub home: Option<Home>,
+}
+
+/// Send queue of one queue pair.
+///
+/// Pushed work requests are in the ring but not told to the device until [`submit`](Self::submit).
+pub struct Sq<B = Cpu> {
+    ring: Ring,
+    /// Blocks and work requests pushed, from the queue's start.
+    pushed: Position,
+    /// What of that the device was told.
+    told: Position,
+    /// Work requests that were done when it was last looked at.
+    done: u32,
+    max_wr: u32,
+    max_ds: u32,
+    max_sge: u32,
+    max_inline: u32,
+    qpn: u32,
+    /// Flags that every control segment has.
+    always: u8,
+    /// First 8 bytes of the last control segment, and the units of its element.
+    last: [u8; 8],
+    last_ds: u32,
+    shared: Arc<SqShared>,
+    record: Arc<DoorbellRecord>,
+    register: SendRegister,
+    home: Option<Home>,
+    bus: B,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Position {
+    /// In blocks.
+    block: u32,
+    /// In work requests.
+    count: u32,
+    /// What the next element must wait for: earlier UMRs, or nothing.
+    fence: u8,
+}
+
+/// What an element is finished with.
+struct Finish {
+    wr_id: u64,
+    flags: WrFlags,
+    opcode: u8,
+    imm: u32,
+    completes_as: WcOpcode,
+    ds: u32,
+}
+
+impl Sq<Cpu> {
+    /// # Panics
+    ///
+    /// If ring and layout do not fit each other.
+    pub fn new(parts: SqParts) -> Self {
+        Self::with_bus(parts, Cpu)
+    }
+}
+
+impl<B: Bus> Sq<B> {
+    /// As [`Sq::new`], on another bus.
+    pub fn with_bus(parts: SqParts, bus: B) -> Self {
+        let SqParts { ring, layout, qpn, sig_all, record, register, shared, home } = parts;
+        assert_eq!(ring.bytes(), layout.bytes(), "the ring is as long as the layout says");
+        assert!((layout.max_inline as usize) < ring.bytes(), "inline data fits the ring");
+        Self {
+            ring,
+            pushed: Position::default(),
+            told: Position::default(),
+            done: 0,
+            max_wr: layout.max_wr,
+            max_ds: layout.max_ds,
+            max_sge: layout.max_sge,
+            max_inline: layout.max_inline,
+            qpn: qpn.get(),
+            always: if sig_all { ctrl_flags::CQ_UPDATE } else { 0 },
+            last: [0; 8],
+            last_ds: 0,
+            shared,
+            record,
+            register,
+            home,
+            bus,
+        }
+    }
+
+    /// Work requests that the queue holds at most.
+    pub fn capacity(&self) -> u32 {
+        self.max_wr
+    }
+
+    /// Scatter/gather entries that a work request takes at most.
+    pub fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// Inline bytes that a work request takes at most.
+    pub fn max_inline(&self) -> u32 {
+        self.max_inline
+    }
+
+    /// Work requests that can be pushed now.
+    pub fn remaining(&mut self) -> u32 {
+        self.refresh();
+        self.max_wr.saturating_sub(self.outstanding())
+    }
+
+    /// Starts a batch: what an earlier one pushed but never submitted is dropped.
+    #[inline(always)]
+    pub fn begin(&mut self) {
+        self.rollback();
+    }
+
+    /// Drops what was pushed and not submitted.
+    #[inline(always)]
+    pub fn rollback(&mut self) {
+        self.pushed = self.told;
+    }
+
+    /// Starts anew, after the queue pair was modified to RESET. What completed before and was not polled is dropped: it
+    /// counts in the shadow that is left behind.
+    pub fn resync(&mut self) {
+        self.pushed = Position::default();
+        self.told = Position::default();
+        self.done = 0;
+        self.shared = Arc::new(SqShared::new((self.ring.bytes() / BB_BYTES as usize) as u32));
+        self.record.store(Word::Send, 0);
+        if let Some(home) = &self.home {
+            home.announce(Change::Sends(Some(Arc::clone(&self.shared))));
+        }
+    }
+
+    /// Writes a work request for the connected peer. On an error nothing was pushed.
+    #[inline(always)]
+    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.push_to(wr, Target::Connected)
+    }
+
+    /// Writes a work request. On an error nothing was pushed.
+    #[inline(always)]
+    pub fn push_to(&mut self, wr: &SendWr<'_>, target: Target<'_>) -> Result<(), PostError> {
+        match wr.op {
+            SendOp::SendInvalidate(rkey) => {
+                return self.push_send_inv(wr.wr_id, wr.flags, rkey, &wr.payload, target);
+            }
+            SendOp::LocalInvalidate(rkey) => return self.push_local_inv(wr.wr_id, wr.flags, rkey),
+            SendOp::Bind(binding) => return self.push_bind(wr.wr_id, wr.flags, &Bind::planned(&binding)),
+            _ => {}
+        }
+        self.room()?;
+        let (max_sge, max_inline) = (self.max_sge, self.max_inline);
+        let Self { ring, bus, pushed, .. } = self;
+        let mut cursor = open(ring, pushed.block, target, bus);
+        let (opcode, imm, completes_as) = match wr.op {
+            SendOp::Send => (opcode::SEND, 0, WcOpcode::SEND),
+            SendOp::SendImm(imm) => (opcode::SEND_IMM, imm, WcOpcode::SEND),
+            SendOp::Write(remote) => {
+                cursor.put(bus, raddr(remote));
+                (opcode::RDMA_WRITE, 0, WcOpcode::RDMA_WRITE)
+            }
+            SendOp::WriteImm(remote, imm) => {
+                cursor.put(bus, raddr(remote));
+                (opcode::RDMA_WRITE_IMM, imm, WcOpcode::RDMA_WRITE)
+            }
+            SendOp::Read(remote) => {
+                let Payload::Sges(_) = wr.payload else { return Err(PostError::InlineRead) };
+                cursor.put(bus, raddr(remote));
+                (opcode::RDMA_READ, 0, WcOpcode::RDMA_READ)
+            }
+            SendOp::CompareSwap { remote, compare, swap } => {
+                check_atomic(remote, &wr.payload)?;
+                cursor.put(bus, raddr(remote));
+                cursor.put(bus, Atomic { swap_add: swap.into(), compare: compare.into() });
+                (opcode::ATOMIC_CS, 0, WcOpcode::COMP_SWAP)
+            }
+            SendOp::FetchAdd { remote, add } => {
+                check_atomic(remote, &wr.payload)?;
+                cursor.put(bus, raddr(remote));
+                cursor.put(bus, Atomic { swap_add: add.into(), compare: 0.into() });
+                (opcode::ATOMIC_FA, 0, WcOpcode::FETCH_ADD)
+            }
+            // The device has neither.
+            SendOp::AtomicWrite(..) => return Err(PostError::NoAtomicWrite),
+            SendOp::Flush(..) => return Err(PostError::NoFlush),
+            // Written elsewhere.
+            SendOp::SendInvalidate(_) | SendOp::LocalInvalidate(_) | SendOp::Bind(_) => {
+                return Err(PostError::NotOffered);
+            }
+        };
+        payload(&mut cursor, bus, max_sge, max_inline, &wr.payload)?;
+        let ds = cursor.ds();
+        self.finish(Finish { wr_id: wr.wr_id, flags: wr.flags, opcode, imm, completes_as, ds })
+    }
+
+    /// Writes a SEND that takes away the meaning of one of the peer's keys.
+    #[inline(always)]
+    pub fn push_send_inv(
+        &mut self,
+        wr_id: u64,
+        flags: WrFlags,
+        rkey: Rkey,
+        data: &Payload<'_>,
+        target: Target<'_>,
+    ) -> Result<(), PostError> {
+        self.room()?;
+        let (max_sge, max_inline) = (self.max_sge, self.max_inline);
+        let Self { ring, bus, pushed, .. } = self;
+        let mut cursor = open(ring, pushed.block, target, bus);
+        payload(&mut cursor, bus, max_sge, max_inline, data)?;
+        let ds = cursor.ds();
+        let completes_as = WcOpcode::SEND;
+        self.finish(Finish { wr_id, flags, opcode: opcode::SEND_INVAL, imm: rkey.0, completes_as, ds })
+    }
+
+    /// Takes away the meaning of one of this queue pair's own keys.
+    #[inline(always)]
+    pub fn push_local_inv(&mut self, wr_id: u64, flags: WrFlags, rkey: Rkey) -> Result<(), PostError> {
+        self.room()?;
+        let Self { ring, bus, pushed, .. } = self;
+        let mut cursor = open(ring, pushed.block, Target::Connected, bus);
+        let (control, key) = umr::invalidate(rkey);
+        cursor.put(bus, control);
+        cursor.put(bus, key);
+        let ds = cursor.ds();
+        let completes_as = WcOpcode::LOCAL_INV;
+        self.finish(Finish { wr_id, flags, opcode: opcode::UMR, imm: rkey.0, completes_as, ds })
+    }
+
+    /// Binds a memory window.
+    #[inline(always)]
+    pub fn push_bind(&mut self, wr_id: u64, flags: WrFlags, bind: &Bind) -> Result<(), PostError> {
+        self.room()?;
+        if bind.length > MAX_DATA_BYTES {
+            return Err(PostError::MessageTooLong);
+        }
+        let Self { ring, bus, pushed, qpn, .. } = self;
+        let mut cursor = open(ring, pushed.block, Target::Connected, bus);
+        let umr::Binding { control, key, entry } = bind.segments(*qpn);
+        cursor.put(bus, control);
+        cursor.put(bus, key);
+        if let Some(entry) = entry {
+            cursor.put(bus, entry);
+            // The list is padded to a block.
+            cursor.put(bus, [Chunk([0; 16]); 3]);
+        }
+        let ds = cursor.ds();
+        let (imm, completes_as) = (bind.rkey.0, WcOpcode::BIND_MW);
+        self.finish(Finish { wr_id, flags, opcode: opcode::UMR, imm, completes_as, ds })
+    }
+
+    /// Does nothing, in order.
+    #[inline(always)]
+    pub fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        self.room()?;
+        self.finish(Finish { wr_id, flags, opcode: opcode::NOP, imm: 0, completes_as: WC_NOP, ds: 1 })
+    }
+
+    /// Tells the device of everything pushed, and rings once. Does nothing if nothing was pushed.
+    #[inline(always)]
+    pub fn submit(&mut self) {
+        let Self { ring, bus, pushed, told, record, register, last, last_ds, .. } = self;
+        if pushed.count == told.count {
+            return;
+        }
+        bus.to_device();
+        bus.record(record, Word::Send, pushed.block & 0xffff);
+        bus.wc_start();
+        if pushed.count.wrapping_sub(told.count) == 1 && register.takes_whole(*last_ds) {
+            let mut block = 0;
+            while block < last_ds.div_ceil(DS_PER_BB) {
+                let from = ring.block(told.block.wrapping_add(block) as usize * BB_BYTES as usize);
+                register.copy(bus, block, from);
+                block += 1;
+                stay_a_loop();
+            }
+        } else {
+            register.ring(bus, *last);
+        }
+        bus.wc_flush();
+        register.turn();
+        *told = *pushed;
+    }
+
+    /// Goes on in another ring of the same length, for tests.
+    #[cfg(test)]
+    pub fn use_ring(&mut self, ring: Ring) {
+        assert_eq!(ring.bytes(), self.ring.bytes());
+        self.ring = ring;
+    }
+
+    /// Whether there is room for one more.
+    #[inline(always)]
+    fn room(&mut self) -> Result<(), PostError> {
+        if self.outstanding() >= self.max_wr {
+            // Full as far as we know: only now look at the poller's cache line.
+            self.refresh();
+            if self.outstanding() >= self.max_wr {
+                return Err(PostError::QueueFull);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn outstanding(&self) -> u32 {
+        self.pushed.count.wrapping_sub(self.done)
+    }
+
+    #[inline(always)]
+    fn refresh(&mut self) {
+        let pushed = self.pushed.count;
+        self.done = pushed.wrapping_sub(self.shared.outstanding(pushed));
+    }
+
+    /// Writes the control segment, last, and passes the element.
+    #[inline(always)]
+    fn finish(&mut self, element: Finish) -> Result<(), PostError> {
+        let Finish { wr_id, flags, opcode, imm, completes_as, ds } = element;
+        if ds > self.max_ds {
+            // Of a kind that this transport does not have: the queue was not measured for it, and passing it could run into
+            // elements that the device has yet to read.
+            return Err(PostError::NotOffered);
+        }
+        let Position { block, count, fence } = self.pushed;
+        let fenced = flags.contains(WrFlags::FENCE);
+        let fm_ce_se = self.always
+            | if fenced { ctrl_flags::FENCE } else { fence }
+            | if flags.contains(WrFlags::SIGNALED) { ctrl_flags::CQ_UPDATE } else { 0 }
+            | if flags.contains(WrFlags::SOLICITED) { ctrl_flags::SOLICITED } else { 0 };
+        let control = Ctrl {
+            opmod_idx_opcode: ((block & 0xffff) << 8 | u32::from(opcode)).into(),
+            qpn_ds: (self.qpn << 8 | ds).into(),
+            signature: 0,
+            dci_stream: [0; 2],
+            fm_ce_se,
+            imm: imm.into(),
+        };
+        let [chunk] = control.into();
+        self.ring.cursor(block as usize * BB_BYTES as usize).put(&self.bus, [chunk]);
+        let [a, b, c, d, e, f, g, h, ..] = chunk.0;
+        self.last = [a, b, c, d, e, f, g, h];
+        self.last_ds = ds;
+        let count = count.wrapping_add(1);
+        self.shared.note(block, wr_id, count, completes_as);
+        self.pushed = Position {
+            block: block.wrapping_add(ds.div_ceil(DS_PER_BB)),
+            count,
+            // What a UMR did is there for the next element only if that one waits for it.
+            fence: if opcode == opcode::UMR { ctrl_flags::INITIATOR_SMALL_FENCE } else { 0 },
+        };
+        Ok(())
+    }
+}
+
+/// A cursor behind the control segment and what the target needs.
+#[inline(always)]
+fn open<'r, B: Bus>(ring: &'r mut Ring, block: u32, target: Target<'_>, bus: &B) -> Cursor<'r> {
+    let mut cursor = ring.cursor(block as usize * BB_BYTES as usize);
+    cursor.skip();
+    match target {
+        Target::Connected => {}
+        Target::Datagram(to) => {
+            cursor.put(bus, Av { qkey: to.qkey.into(), dqp_dct: (to.qpn.get() | EXTENDED_AV).into(), ..to.av });
+        }
+        Target::Xrc { srqn } => cursor.put(bus, Xrc { xrc_srqn: srqn.into(), reserved: [0; 12] }),
+    }
+    cursor
+}
+
+#[inline(always)]
+fn raddr(remote: RemoteAddr) -> Raddr {
+    Raddr { raddr: remote.addr.into(), rkey: remote.rkey.0.into(), reserved: 0.into() }
+}
+
+/// Writes the payload.
+#[inline(always)]
+fn payload<B: Bus>(
+    cursor: &mut Cursor<'_>,
+    bus: &B,
+    max_sge: u32,
+    max_inline: u32,
+    payload: &Payload<'_>,
+) -> Result<(), PostError> {
+    match payload {
+        Payload::Sges(sges) => {
+            if sges.len() > max_sge as usize {
+                return Err(PostError::TooManySges);
+            }
+            let mut length = 0_u64;
+            for sge in *sges {
+                // The device would take a length of 0 for 2^31.
+                if sge.length != 0 {
+                    cursor.put(bus, Data::new(sge.addr, sge.length, sge.lkey.0));
+                    // At most `max_sge` entries of less than 2^32 bytes: no overflow.
+                    length = length.wrapping_add(u64::from(sge.length));
+                }
+                stay_a_loop();
+            }
+            if length > MAX_DATA_BYTES {
+                return Err(PostError::MessageTooLong);
+            }
+            Ok(())
+        }
+        Payload::Inline(bytes) => cursor.inline(bus, max_inline as usize, &[bytes]).ok_or(PostError::InlineTooLong),
+        Payload::InlinePieces(pieces) => {
+            cursor.inline(bus, max_inline as usize, pieces).ok_or(PostError::InlineTooLong)
+        }
+    }
+}
+
+/// An atomic works on one aligned 64-bit word, and puts its old value into registered memory (IB spec 9.4.5).
+#[inline(always)]
+fn check_atomic(remote: RemoteAddr, payload: &Payload<'_>) -> Result<(), PostError> {
+    let Payload::Sges(sges) = payload else { return Err(PostError::AtomicPayload) };
+    let mut length = 0_u64;
+    for sge in *sges {
+        length = length.wrapping_add(u64::from(sge.length));
+        stay_a_loop();
+    }
+    if length != 8 {
+        return Err(PostError::AtomicPayload);
+    }
+    if !remote.addr.is_multiple_of(8) {
+        return Err(PostError::AtomicAlignment);
+    }
+    Ok(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod golden;
+#[cfg(all(test, not(loom)))]
+mod tests;
+#[cfg(all(test, not(loom)))]
+mod wrap;

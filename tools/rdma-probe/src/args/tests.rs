@@ -1,0 +1,103 @@
+//! The command line is read as documented.
+
+use super::*;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+
+fn parse(line: &str) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(line.split_whitespace())
+}
+
+fn ping(line: &str) -> Ping {
+    match parse(line).unwrap().command {
+        Command::Ping(ping) => ping,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_definition_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn defaults_are_those_of_ibv_rc_pingpong() {
+    let p = ping("rdma-probe ping");
+    assert_eq!((p.port, p.size(), p.iters, p.rx_depth, p.sl), (18515, 4096, 1000, 500, 0));
+    assert_eq!((p.ib_port, p.events, p.check, p.host), (PortNum::ONE, false, false, None));
+}
+
+#[test]
+fn options_of_ibv_rc_pingpong_are_understood() {
+    let short = ping("rdma-probe ping -d rxe0 -p 99 -i 2 -g 1 -s 64 -n 7 -r 3 -m 2048 -l 4 -e -c host");
+    let long = ping(
+        "rdma-probe ping --ib-dev=rxe0 --port=99 --ib-port=2 --gid-idx=1 --size=64 --iters=7 --rx-depth=3 --mtu=2048 \
+         --sl=4 --events --chk host",
+    );
+    assert_eq!(format!("{short:?}"), format!("{long:?}"));
+    assert_eq!((short.gid_index, short.mtu), (Some(1), Some(Mtu::B2048)));
+    assert_eq!(short.host.as_deref(), Some("host"));
+}
+
+#[test]
+fn sizes() {
+    for (text, bytes) in [("1", 1), ("64", 64), ("4k", 4096), ("1M", 1 << 20), ("2G", 1 << 31)] {
+        assert_eq!(size(text), Ok(bytes), "{text}");
+    }
+    for text in ["0", "", "k", "-1", "0x40", "2147483649", "3G", "18446744073709551615G", "ü"] {
+        assert!(size(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn deadlines_are_finite_and_positive() {
+    assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+    for text in ["0", "-1", "nan", "inf", "1e9", "x"] {
+        assert!(seconds(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn wrong_values_are_usage_errors() {
+    for line in [
+        "rdma-probe",
+        "rdma-probe frobnicate",
+        "rdma-probe ping -i 0",
+        "rdma-probe ping -m 1500",
+        "rdma-probe ping -n 0",
+        "rdma-probe ping -r 0",
+        "rdma-probe ping -l 16",
+        "rdma-probe ping -g 256",
+        "rdma-probe ping -p 0",
+        "rdma-probe ping host --loopback",
+        "rdma-probe ping host --bind 0.0.0.0",
+        "rdma-probe list extra",
+    ] {
+        let e = parse(line).unwrap_err();
+        assert_eq!(e.exit_code(), 2, "{line}: {e}");
+    }
+    assert_eq!(parse("rdma-probe --help").unwrap_err().kind(), ErrorKind::DisplayHelp);
+}
+
+#[test]
+fn a_simulated_link_is_roce_unless_said_otherwise() {
+    let sim = |line| parse(line).unwrap().global.sim;
+    assert_eq!(sim("rdma-probe list"), None);
+    assert_eq!(sim("rdma-probe list --sim"), Some(SimLink::Roce));
+    assert_eq!(sim("rdma-probe --sim=ib list"), Some(SimLink::Ib));
+    // Without the equals sign, the next word is the host.
+    assert_eq!(ping("rdma-probe ping --sim host").host.as_deref(), Some("host"));
+    assert_eq!(ping("rdma-probe ping --trace host").host.as_deref(), Some("host"));
+    assert_eq!(parse("rdma-probe list --sim=opa").unwrap_err().exit_code(), 2);
+}
+
+#[test]
+fn json_goes_to_standard_output_or_a_file() {
+    let json = |line| parse(line).unwrap().global.json;
+    assert_eq!(json("rdma-probe list"), None);
+    assert_eq!(json("rdma-probe list --json"), Some("-".into()));
+    assert_eq!(json("rdma-probe --json list"), Some("-".into()));
+    assert_eq!(json("rdma-probe info --json=out.json rxe0"), Some("out.json".into()));
+    // The value needs the equals sign, so a device's name is never taken for a file.
+    assert_eq!(json("rdma-probe info --json rxe0"), Some("-".into()));
+}

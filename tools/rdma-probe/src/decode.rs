@@ -1,0 +1,302 @@
+//! `rdma-probe decode`: what the bytes of work queue and completion queue entries say.
+//!
+//! Fields are found by the tables of the software ConnectX (`softcx::bits`), not by the library's: a decoder that shared
+//! those with the provider that writes the entries would agree with its mistakes.
+
+pub mod args;
+mod cause;
+mod completion;
+mod field;
+mod guess;
+mod input;
+mod receive;
+mod send;
+
+pub use cause::Cause;
+pub use field::Field;
+pub use send::Layout;
+
+use crate::failure::{Failure, Kind as FailureKind};
+use args::Decode;
+use field::{Fields, Hex};
+use serde::Serialize;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Bytes of text that are read at most.
+const MOST_TEXT: u64 = 16 << 20;
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Send work queue entry.
+    SendWqe,
+    /// Receive work queue entry of a queue pair.
+    RecvWqe,
+    /// Receive work queue entry of a shared receive queue.
+    SrqWqe,
+    /// Completion queue entry.
+    Cqe,
+    /// Completions of sends, packed behind an entry that stands for all of them.
+    PackedSends,
+    /// Completions of receives, packed behind an entry that stands for all of them.
+    PackedReceives,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SendWqe => "send WQE",
+            Self::RecvWqe => "receive WQE",
+            Self::SrqWqe => "shared receive WQE",
+            Self::Cqe => "CQE",
+            Self::PackedSends => "packed CQEs of sends",
+            Self::PackedReceives => "packed CQEs of receives",
+        })
+    }
+}
+
+/// Result of `rdma-probe decode`.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DecodeReport {
+    /// The entries, in the order of the input.
+    pub records: Vec<Record>,
+}
+
+/// An entry, taken apart.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Record {
+    /// The input: the name of a file, `-` for standard input, or `argument`.
+    pub source: String,
+    /// The line of the input on which its dump begins, from 1.
+    pub line: usize,
+    /// The line of text before the dump.
+    pub label: Option<String>,
+    /// What it is.
+    pub kind: Kind,
+    /// Whether nobody said so, and the bytes were asked.
+    pub kind_guessed: bool,
+    /// What it is, in short.
+    pub summary: String,
+    /// Why the work request failed, if the entry is an error completion.
+    pub failure: Option<Cause>,
+    /// Its bytes, as hexadecimal digits.
+    pub bytes: String,
+    /// Its fields.
+    pub fields: Vec<Field>,
+    /// What is wrong with it.
+    pub problems: Vec<String>,
+}
+
+/// An entry of which the kind is known, taken apart.
+pub struct Decoded {
+    /// What it is, in short.
+    pub summary: String,
+    /// Why the work request failed, if it did.
+    pub failure: Option<Cause>,
+    /// Its fields.
+    pub fields: Vec<Field>,
+    /// What is wrong with it.
+    pub problems: Vec<String>,
+}
+
+impl Decoded {
+    /// Of these bytes. Nothing in them is wrong enough to have no answer.
+    pub fn of(kind: Kind, layout: Option<Layout>, bytes: &[u8]) -> Self {
+        let mut fields = Fields::of(bytes);
+        let mut failure = None;
+        let summary = match kind {
+            Kind::SendWqe => send::decode(&mut fields, bytes, layout),
+            Kind::RecvWqe => receive::decode(&mut fields, bytes, false),
+            Kind::SrqWqe => receive::decode(&mut fields, bytes, true),
+            Kind::PackedSends => completion::decode_packed(&mut fields, bytes, true),
+            Kind::PackedReceives => completion::decode_packed(&mut fields, bytes, false),
+            Kind::Cqe => {
+                let (summary, cause) = completion::decode(&mut fields, bytes);
+                failure = cause;
+                summary
+            }
+        };
+        let Fields { list, problems, .. } = fields;
+        Self { summary, failure, fields: list, problems }
+    }
+
+    /// Bytes that a send work queue entry says to have, of which this is the first block; zero if it is none.
+    pub fn send_bytes(block: &[u8]) -> usize {
+        send::len_bytes(block)
+    }
+
+    /// On one line: in short, and the fields that are not zero.
+    pub fn line(&self) -> String {
+        let mut line = self.summary.clone();
+        let mut segment = "";
+        for field in self.fields.iter().filter(|field| !field.is_zero()) {
+            if field.segment != segment {
+                segment = &field.segment;
+                line += &format!(" | {segment}");
+            }
+            line += &format!(" {}={}", field.name, field.value);
+        }
+        self.problems.iter().for_each(|problem| line += &format!(" | {problem}"));
+        line
+    }
+}
+
+/// Decodes what the command line names. The failure tells that there was nothing, or that something is damaged.
+pub fn decode(args: &Decode) -> (Option<DecodeReport>, Result<(), Failure>) {
+    let mut records = Vec::new();
+    for (source, text) in match inputs(&args.input) {
+        Ok(inputs) => inputs,
+        Err(failure) => return (None, Err(failure)),
+    } {
+        records.extend(records_of(&source, &text, args));
+    }
+    if records.is_empty() {
+        let failure = Failure::new(FailureKind::Usage, "there are no hexadecimal digits in the input");
+        return (None, Err(failure.hint("give the lines of a dump as an argument, in a file, or on standard input")));
+    }
+    let damaged = records.iter().filter(|record| !record.problems.is_empty()).count();
+    let result = match damaged {
+        0 => Ok(()),
+        n => Err(Failure::new(FailureKind::Data, format!("{n} of {} entries are damaged or cut off", records.len()))
+            .hint("each says what is wrong with it; --wqe, --recv-wqe, --srq-wqe, --cqe and --qp say what it is")),
+    };
+    (Some(DecodeReport { records }), result)
+}
+
+/// Every entry in a text.
+fn records_of(source: &str, text: &str, args: &Decode) -> Vec<Record> {
+    let mut records = Vec::new();
+    let cqe_bytes = args.cqe_size.map(usize::from);
+    for dump in input::dumps(text) {
+        let mut problems = dump.problems;
+        for entry in guess::entries(&dump.bytes, dump.label.as_deref(), args.kind(), cqe_bytes) {
+            let bytes = &dump.bytes[entry.range];
+            let decoded = Decoded::of(entry.kind, args.qp.map(Layout::from), bytes);
+            // What is wrong with the text is told once.
+            problems.extend(decoded.problems);
+            records.push(Record {
+                source: source.to_owned(),
+                line: dump.line,
+                label: dump.label.clone(),
+                kind: entry.kind,
+                kind_guessed: entry.guessed,
+                summary: decoded.summary,
+                failure: decoded.failure,
+                bytes: Hex(bytes).to_string(),
+                fields: decoded.fields,
+                problems: std::mem::take(&mut problems),
+            });
+        }
+        if !problems.is_empty() {
+            // Not one byte could be read.
+            let decoded = Decoded::of(args.kind().unwrap_or(Kind::Cqe), None, &[]);
+            records.push(Record {
+                source: source.to_owned(),
+                line: dump.line,
+                label: dump.label,
+                kind: args.kind().unwrap_or(Kind::Cqe),
+                kind_guessed: args.kind().is_none(),
+                summary: "nothing that could be read".to_owned(),
+                failure: None,
+                bytes: String::new(),
+                fields: decoded.fields,
+                problems,
+            });
+        }
+    }
+    records
+}
+
+/// Texts to look through, with their names. Arguments are digits if all of them are; otherwise they are files.
+fn inputs(arguments: &[String]) -> Result<Vec<(String, String)>, Failure> {
+    if arguments.is_empty() {
+        return Ok(vec![("-".to_owned(), read(&mut io::stdin().lock(), "standard input")?)]);
+    }
+    let text = arguments.join(" ");
+    let is_digits = |c: char| c.is_ascii_hexdigit() || c.is_whitespace() || "xX,;:*{}".contains(c);
+    if text.chars().all(is_digits) && text.chars().any(|c| c.is_ascii_hexdigit()) && !Path::new(&arguments[0]).exists()
+    {
+        return Ok(vec![("argument".to_owned(), text)]);
+    }
+    arguments
+        .iter()
+        .map(|name| match name.as_str() {
+            "-" => Ok(("-".to_owned(), read(&mut io::stdin().lock(), "standard input")?)),
+            // Lines of a log, given as they are.
+            name if name.contains('\n') => Ok(("argument".to_owned(), name.to_owned())),
+            name => {
+                let mut file = File::open(name).map_err(|e| {
+                    Failure::new(FailureKind::Usage, format!("cannot open {name}: {e}"))
+                        .hint("an argument is hexadecimal digits, a file's name, or - for standard input")
+                })?;
+                Ok((name.to_owned(), read(&mut file, name)?))
+            }
+        })
+        .collect()
+}
+
+fn read(from: &mut impl Read, name: &str) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let failed = |e: io::Error| Failure::new(FailureKind::Usage, format!("cannot read {name}: {e}"));
+    from.take(MOST_TEXT + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MOST_TEXT {
+        let text = format!("{name} has more than {MOST_TEXT} bytes");
+        return Err(Failure::new(FailureKind::Usage, text).hint("cut out the lines of the dump"));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+impl fmt::Display for DecodeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, record) in self.records.iter().enumerate() {
+            write!(f, "{}{record}", if i == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let guessed = if self.kind_guessed { ", as it seems" } else { "" };
+        let label = self.label.as_ref().map_or(String::new(), |label| format!(" ({label})"));
+        writeln!(f, "{}{guessed}, {} line {}{label}", self.kind, self.source, self.line)?;
+        writeln!(f, "  {}", self.summary)?;
+        if let Some(cause) = &self.failure {
+            writeln!(f, "  status:           {} ({})", cause.status, cause.status_number)?;
+            writeln!(f, "  syndrome:         {:#04x}, {}", cause.syndrome, cause.syndrome_name)?;
+            writeln!(f, "  vendor syndrome:  {:#04x}, {}", cause.vendor_syndrome, cause.vendor_note)?;
+            writeln!(f, "  usual causes:     {}", cause.usual_causes)?;
+        }
+        self.problems.iter().try_for_each(|problem| writeln!(f, "  damaged:          {problem}"))?;
+        let mut table = crate::table::Table::new(["  BYTE", "BITS", "FIELD", "VALUE", "MEANING"]);
+        for field in &self.fields {
+            table.row([
+                format!("  {}", field.offset_bytes),
+                field.bits.clone().unwrap_or_default(),
+                format!("{}.{}", field.segment, field.name),
+                shortened(&field.value),
+                field.meaning.clone().unwrap_or_default(),
+            ]);
+        }
+        table.fmt(f)
+    }
+}
+
+/// Digits that would not fit on a line, as many as do.
+fn shortened(value: &str) -> String {
+    const MOST: usize = 66;
+    match value.get(..MOST) {
+        Some(start) if value.len() > MOST => format!("{start}…"),
+        _ => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! Dumps as they are found in the world.
+
+use super::*;
+
+fn only(text: &str) -> Dump {
+    let mut all = dumps(text);
+    assert_eq!(all.len(), 1, "{all:#?}");
+    all.remove(0)
+}
+
+const TAIL: [u8; 16] = [0, 0, 0, 0, 0, 0, 0x88, 0x13, 8, 0, 0x62, 0x14, 0, 0, 0xf6, 0xd2];
+
+fn whole() -> Vec<u8> {
+    [&[0; 48][..], &TAIL].concat()
+}
+
+#[test]
+fn as_libmlx5_prints_it() {
+    let dump = only(
+        "mlx5: vegas06: got completion with error:\n00000000 00000000 00000000 00000000\n\
+         00000000 00000000 00000000 00000000\n00000000 00000000 00000000 00000000\n\
+         00000000 00008813 08006214 0000f6d2[1496344648.549828] [vegas06:14872:0] dc_verbs.c:614 UCX ERROR\n",
+    );
+    assert_eq!((dump.bytes, dump.line), (whole(), 2));
+    assert_eq!(dump.label.as_deref(), Some("mlx5: vegas06: got completion with error:"));
+}
+
+#[test]
+fn as_kernels_print_it() {
+    let old = "[ 12.3] mlx5_0:dump_cqe:262:(pid 0): dump error cqe\n[ 12.4] 00000000 00000000 00000000 00000000\n\
+               [ 12.4] 00000000 00000000 00000000 00000000\n[ 12.4] 00000000 00000000 00000000 00000000\n\
+               [ 12.4] 00000000 00008813 08006214 0000f6d2\n";
+    assert_eq!(only(old).bytes, whole());
+    let zero = "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00";
+    let tail = "00 00 00 00 00 00 88 13 08 00 62 14 00 00 f6 d2";
+    for prefix in [
+        "",
+        "[   12.345678] ",
+        "Nov 30 00:02:26 host kernel: ",
+        "<4>[   12.3] ",
+        "kern  :warn  : [Mon Nov 30] cqe_dump: ",
+    ] {
+        // Another line in between does no harm where there are offsets.
+        let text = format!(
+            "{prefix}dump error cqe\n{prefix}00000000: {zero}\n{prefix}00000010: {zero}\n{prefix}eth0: link is down\n\
+             {prefix}00000020: {zero}\n{prefix}00000030: {tail}\n{prefix}syndrome 0x13, vendor syndrome 0x88\n"
+        );
+        assert_eq!(only(&text).bytes, whole(), "{text}");
+    }
+}
+
+#[test]
+fn as_tools_print_it() {
+    let xxd = "00000000: 0000 0000 0000 0000 0000 0000 0000 0000  ................\n*\n\
+               00000030: 0000 0000 0000 8813 0800 6214 0000 f6d2  ..........b.....\n";
+    assert_eq!(only(xxd).bytes, whole());
+    let hexdump = "00000000  00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00  |................|\n*\n\
+                   00000030  00 00 00 00 00 00 88 13  08 00 62 14 00 00 f6 d2  |..........b.....|\n00000040\n";
+    assert_eq!(only(hexdump).bytes, whole());
+    let od = "0000000 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00\n\
+              0000020 00 00 00 00 00 00 88 13 08 00 62 14 00 00 f6 d2\n0000040\n";
+    assert_eq!(only(od).bytes, whole()[32..]);
+    assert_eq!(only("{ 0x00, 0x8, 0x13,\n 0xff };").bytes, [0, 8, 0x13, 0xff]);
+    assert_eq!(only(&"0A".repeat(64)).bytes, [10; 64]);
+    assert_eq!(only("00*3 ff  # four bytes").bytes, [0, 0, 0, 0xff]);
+}
+
+#[test]
+fn what_would_be_read_wrongly_is_told() {
+    let words = only("0000000 0000 0000 0000 8813\n0000008\n");
+    assert!(words.problems[0].contains("hexdump -C"), "{words:?}");
+    let odd = only("0a0b0c0d0");
+    assert!(odd.problems[0].contains("odd"), "{odd:?}");
+    assert_eq!(odd.bytes, [10, 11, 12, 13]);
+    assert!(only("00*99999999").problems[0].contains("4096"));
+}
+
+#[test]
+fn records_are_apart_and_have_the_text_before_them() {
+    let found =
+        dumps("# comment\nfirst one\n0102\n0304\n\n0506\nnot hex\n07\n00000000: 08\n00000001: 09\n00000000: 0a\n");
+    let seen: Vec<_> = found.iter().map(|d| (d.line, d.label.as_deref(), d.bytes.as_slice())).collect();
+    assert_eq!(
+        seen,
+        [
+            (3, Some("first one"), &[1, 2, 3, 4][..]),
+            (6, None, &[5, 6]),
+            (8, Some("not hex"), &[7]),
+            (9, None, &[8, 9]),
+            (11, None, &[10]),
+        ]
+    );
+    for text in ["", "\n\n", "no hex here", "#0102", "opcode 0xd, syndrome 0x5"] {
+        assert!(dumps(text).is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn size_is_bounded() {
+    let line = "00 ".repeat(16);
+    let text: String = (0..100_000).map(|_| format!("{line}\n")).collect();
+    let dump = only(&text);
+    assert_eq!((dump.bytes.len(), dump.problems.len()), (MOST_BYTES, 1));
+    let stars = dumps("00000000: 01\n*\nffffffff: 02\n00000000: 01\n*\n00100000: 02\n*\n00200000: 03\n");
+    assert!(stars.iter().all(|dump| dump.bytes.len() <= MOST_BYTES + 1), "{}", stars.len());
+}

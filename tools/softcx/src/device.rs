@@ -1,0 +1,231 @@
+//! The device: its objects, and its turn in time.
+
+use crate::cq::Cq;
+use crate::event::Event;
+use crate::memory::Memory;
+use crate::mkey::{Asker, Mkeys};
+use crate::packet::{Gid, Packet};
+use crate::port::Port;
+use crate::qp::Qp;
+use crate::registers::UarPage;
+use crate::report::Report;
+use crate::shared::{Punish, Shared};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a device is made of.
+#[derive(Clone)]
+pub struct DeviceSpec {
+    /// Name.
+    pub name: String,
+    /// The memory that its addresses mean.
+    pub memory: Arc<dyn Memory>,
+    /// Ports, port 1 first.
+    pub ports: Vec<Port>,
+    /// Node GUID.
+    pub guid: u64,
+    /// Which misuses hurt.
+    pub punish: Punish,
+}
+
+/// Frequency of the free-running clock that completions are stamped with, in kHz.
+pub const CLOCK_KHZ: u64 = 156_250;
+
+/// A software ConnectX.
+///
+/// ```
+/// use softcx::{Device, DeviceSpec, Port, Punish, VecMemory};
+/// use std::{sync::Arc, time::Duration};
+///
+/// let mut device = Device::new(DeviceSpec {
+///     name: "cx0".into(),
+///     memory: Arc::new(VecMemory::new(0x1000, 0x1000)),
+///     ports: vec![Port::infiniband(1, 1)],
+///     guid: 1,
+///     punish: Punish::default(),
+/// });
+/// let pd = device.alloc_pd();
+/// assert!(device.work(Duration::ZERO).is_empty(), "no packets leave");
+/// device.dealloc_pd(pd).unwrap();
+/// ```
+pub struct Device {
+    pub(crate) shared: Shared,
+    pub(crate) guid: u64,
+    pub(crate) qps: BTreeMap<u32, Qp>,
+    pub(crate) pds: BTreeSet<u32>,
+    pub(crate) xrcds: BTreeSet<u32>,
+    pub(crate) uars: BTreeMap<u32, Box<dyn UarPage>>,
+    /// Registers, by page and offset, whose BlueFlame copy was not whole when it was last looked at.
+    pub(crate) torn: BTreeSet<(u32, usize)>,
+    pub(crate) multicast: BTreeSet<(Gid, u32)>,
+    pub(crate) next_number: u32,
+    pub(crate) turn: u64,
+    pub(crate) dead: bool,
+    /// Its addresses are those of a program in this process: safe code may not make any up.
+    pub(crate) is_of_program: bool,
+}
+
+impl Device {
+    /// A device by itself. To send to others it has to be part of a [`Fabric`](crate::Fabric).
+    pub fn new(spec: DeviceSpec) -> Self {
+        let DeviceSpec { name, memory, ports, guid, punish } = spec;
+        let shared = Shared {
+            name,
+            memory,
+            mkeys: Mkeys::default(),
+            cqs: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            ports,
+            events: VecDeque::new(),
+            reports: vec![],
+            out: vec![],
+            now: Duration::ZERO,
+            clock_khz: CLOCK_KHZ,
+            punish,
+            progress: false,
+            tap: None,
+        };
+        Self {
+            shared,
+            guid,
+            qps: BTreeMap::new(),
+            pds: BTreeSet::new(),
+            xrcds: BTreeSet::new(),
+            uars: BTreeMap::new(),
+            torn: BTreeSet::new(),
+            multicast: BTreeSet::new(),
+            next_number: 0,
+            turn: 0,
+            dead: false,
+            is_of_program: false,
+        }
+    }
+
+    /// Name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Node GUID.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// Ports, port 1 first.
+    pub fn ports(&self) -> &[Port] {
+        &self.shared.ports
+    }
+
+    /// The memory that its addresses mean.
+    pub fn memory(&self) -> &Arc<dyn Memory> {
+        &self.shared.memory
+    }
+
+    /// Whether the device has died.
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    /// Takes out what happened besides completions.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        self.shared.events.drain(..).collect()
+    }
+
+    /// Takes out what programs did wrong.
+    pub fn take_reports(&mut self) -> Vec<Report> {
+        std::mem::take(&mut self.shared.reports)
+    }
+
+    /// A number that no object of the device has: small, and never used before.
+    pub(crate) fn number(&mut self, from: u32) -> u32 {
+        self.next_number += 1;
+        from + self.next_number
+    }
+
+    pub(crate) fn refresh_srqs(&mut self) {
+        let mut srqs = std::mem::take(&mut self.shared.srqs);
+        for (srqn, srq) in &mut srqs {
+            srq.queue.refresh(&mut self.shared, *srqn, Asker { pd: srq.pd, qpn: 0xff_ffff });
+        }
+        self.shared.srqs = srqs;
+    }
+
+    /// One turn at time `now`: looks at doorbells, then lets each queue pair work. Returns the packets that leave.
+    pub fn work(&mut self, now: Duration) -> Vec<Packet> {
+        self.shared.now = now;
+        if self.dead {
+            return vec![];
+        }
+        self.poll_uars();
+        self.refresh_srqs();
+        self.turn += 1;
+        if self.shared.punish.reorder && self.turn.is_multiple_of(2) {
+            for qp in self.qps.values_mut().rev() {
+                qp.work(&mut self.shared);
+            }
+        } else {
+            for qp in self.qps.values_mut() {
+                qp.work(&mut self.shared);
+            }
+        }
+        self.shared.end_turn();
+        std::mem::take(&mut self.shared.out)
+    }
+
+    /// A packet from outside arrives.
+    pub fn receive(&mut self, packet: Packet) {
+        if self.dead || !self.shared.ports.iter().any(|p| p.accepts(&packet.route)) {
+            return;
+        }
+        const MULTICAST_QPN: u32 = 0xff_ffff;
+        if packet.dest_qpn != MULTICAST_QPN {
+            if let Some(qp) = self.qps.get_mut(&packet.dest_qpn) {
+                qp.receive(packet, &mut self.shared);
+            }
+            return;
+        }
+        let Some(gid) = packet.route.grh.as_ref().map(|g| g.dgid) else { return };
+        let attached: Vec<u32> = self.multicast.iter().filter(|(g, _)| *g == gid).map(|(_, q)| *q).collect();
+        for qpn in attached {
+            if let Some(qp) = self.qps.get_mut(&qpn)
+                && !(qp.spec.block_multicast_loopback && qpn == packet.src_qpn)
+            {
+                qp.receive(packet.clone(), &mut self.shared);
+            }
+        }
+    }
+
+    /// Whether something happened since this was last asked.
+    pub fn take_progress(&mut self) -> bool {
+        std::mem::take(&mut self.shared.progress)
+    }
+
+    /// When something is due although nothing comes in.
+    pub fn deadline(&self) -> Option<Duration> {
+        if self.dead {
+            return None;
+        }
+        let moderated = self.shared.cqs.values().filter_map(Cq::due);
+        self.qps.values().filter_map(Qp::deadline).chain(moderated).min()
+    }
+
+    /// Numbers of all queue pairs, completion queues and shared receive queues.
+    pub fn numbers(&self) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
+        let Shared { cqs, srqs, .. } = &self.shared;
+        (self.qps.keys().copied().collect(), cqs.keys().copied().collect(), srqs.keys().copied().collect())
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (qps, cqs, srqs) = self.numbers();
+        f.debug_struct("Device")
+            .field("name", &self.shared.name)
+            .field("qps", &qps)
+            .field("cqs", &cqs)
+            .field("srqs", &srqs)
+            .field("dead", &self.dead)
+            .finish()
+    }
+}

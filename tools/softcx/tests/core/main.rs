@@ -1,0 +1,13 @@
+//! The device without any driver: WQEs and CQEs are written and read here byte by byte, from the field tables.
+
+mod bench;
+mod cq;
+mod damage;
+mod errors;
+mod ethernet;
+mod faults;
+mod misuse;
+mod opcodes;
+mod random;
+mod srq;
+mod windows;

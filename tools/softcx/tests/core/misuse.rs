@@ -1,0 +1,117 @@
+//! What a program does wrong is said, and hurts.
+
+use crate::bench::*;
+use softcx::*;
+use std::time::Duration;
+
+const SEND: u8 = 0x0a;
+
+fn misuses(side: &Side) -> Vec<Misuse> {
+    side.fabric.take_reports().into_iter().map(|r| r.misuse).collect()
+}
+
+#[test]
+fn a_doorbell_that_overtakes_its_record() {
+    let (mut a, _b) = pair(QpKind::Rc);
+    let wqe = a.ctrl(0, 1, 0x08, 0);
+    a.write_wqe(&wqe);
+    a.ring_only(&wqe);
+    a.settle();
+    assert_eq!(misuses(&a), [Misuse::DoorbellBeforeRecord { record: 0, doorbell: 1 }]);
+    assert_eq!(a.poll(), None, "the record is what counts");
+}
+
+#[test]
+fn no_doorbell_no_progress() {
+    let (mut a, _b) = pair(QpKind::Rc);
+    let wqe = a.ctrl(0, 1, 0x08, 0);
+    a.write_wqe(&wqe);
+    a.memory.store_be32(QP_RECORD + 4, 1).unwrap();
+    a.settle();
+    assert_eq!(a.poll(), None);
+}
+
+#[test]
+fn a_record_ahead_of_its_ring() {
+    let (a, _b) = pair(QpKind::Rc);
+    a.memory.store_be32(QP_RECORD + 4, 65).unwrap();
+    a.ring_only(&a.ctrl(0, 1, 0x08, 0));
+    assert_eq!(misuses(&a), [Misuse::RingOverflow { ahead: 65, size: 64 }]);
+    a.memory.store_be32(QP_RECORD, 17).unwrap();
+    a.fabric.step(Duration::ZERO);
+    assert_eq!(misuses(&a), [Misuse::RingOverflow { ahead: 17, size: 16 }]);
+}
+
+#[test]
+fn a_wrong_index_in_the_control_segment() {
+    let (mut a, _b) = pair(QpKind::Rc);
+    let mut wqe = a.ctrl(0, 1, 0x08, 0);
+    wqe[2] = 9;
+    a.write_wqe(&wqe);
+    a.ring(&a.ctrl(0, 1, 0x08, 0).clone());
+    a.settle();
+    assert!(misuses(&a).contains(&Misuse::WqeIndex { found: 9, expected: 0 }));
+}
+
+#[test]
+fn a_doorbell_for_nobody() {
+    let (a, _b) = pair(QpKind::Rc);
+    let value = 0x0000_0000_1234_5601;
+    a.device(|d| d.doorbell(7, 0x800, value));
+    assert_eq!(misuses(&a), [Misuse::UnknownDoorbell { value }]);
+}
+
+#[test]
+fn a_receive_buffer_is_poison_until_its_completion() {
+    let (mut a, mut b) = pair(QpKind::Rc);
+    b.put(DATA, &[0x44; 32]);
+    b.receive(&[(32, b.key, DATA)]);
+    b.fabric.step(Duration::ZERO);
+    assert_eq!(b.get(DATA, 32), [POISON; 32]);
+    a.send(SEND, 0, &[&inline(b"now")]);
+    a.settle();
+    assert_eq!(b.poll().unwrap().byte_count(), 3);
+    assert_eq!(b.get(DATA, 4), [b'n', b'o', b'w', 0x44]);
+    assert_eq!(b.get(DATA + 4, 28), [0x44; 28]);
+}
+
+#[test]
+fn consumed_wqes_are_scribbled_over() {
+    let (mut a, _b) = pair(QpKind::Rc);
+    a.send(0, 0, &[]);
+    a.settle();
+    assert_eq!(a.get(0x2_0000, 64), [SCRIBBLE; 64]);
+    a.send(0, 0, &[]);
+    a.device(|d| d.control().set_punish(Punish { scribble: false, ..Punish::default() }));
+    a.settle();
+    assert_eq!(a.get(0x2_0040, 4), [0, 0, 1, 0]);
+}
+
+#[test]
+fn consumed_receive_wqes_are_scribbled_over() {
+    let (mut a, mut b) = pair(QpKind::Rc);
+    b.receive(&[(32, b.key, DATA)]);
+    a.send(SEND, 0, &[&inline(b"x")]);
+    a.settle();
+    assert_eq!(b.get(0x3_0000, 64), [SCRIBBLE; 64]);
+}
+
+#[test]
+fn an_arm_doorbell_without_its_record() {
+    let (a, _b) = pair(QpKind::Rc);
+    a.device(|d| d.doorbell(7, 0x20, 0x1000_0000 << 32 | u64::from(a.cqn)));
+    assert_eq!(misuses(&a), [Misuse::ArmRecord { record: 0, doorbell: 0x1000_0000 }]);
+}
+
+#[test]
+fn reports_read_as_text() {
+    let (mut a, b) = pair(QpKind::Rc);
+    a.send(0x08, 0, &[&raddr(DATA, b.key), &sge(8, 0x77, DATA)]);
+    a.settle();
+    let text = a.fabric.take_reports()[0].to_string();
+    assert!(text.starts_with("cx1: 0x"), "{text}");
+    assert!(
+        text.contains("local access: key 0x77, 8 bytes at 0x50000: there is no such key; WQE 0: 00000008"),
+        "{text}"
+    );
+}

@@ -1,0 +1,141 @@
+//! Memory windows: bound, used, taken back.
+
+use crate::bench::*;
+use softcx::*;
+
+const WRITE: u8 = 0x08;
+const READ: u8 = 0x10;
+
+fn window(side: &Side) -> u32 {
+    let pd = side.pd;
+    side.device(|d| {
+        d.create_mkey(Mkey {
+            variant: 0,
+            pd,
+            access: Access::LOCAL_READ,
+            start: 0,
+            len: 0,
+            translation: Translation::Keys(vec![]),
+            free: true,
+            qpn: None,
+            is_window: true,
+        })
+    })
+}
+
+/// UMR WQE: binds `window` with new key byte `byte` to `len` bytes at `address` of `key`; mkey access bits `access`.
+fn bind(side: &mut Side, window: u32, byte: u8, type2: bool, key: u32, (address, len): (u64, u64), access: u8) {
+    let mut control = vec![0; 48];
+    control[0] = if type2 { 0xb0 } else { 0x90 };
+    control[5] = 4;
+    // LEN 0, START 6, KEY 13, LW 18, RR 19, RW 20, A 21, FREE 29; QPN 14 for type 2.
+    let mask = 1_u64 | 1 << 6 | 1 << 13 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 29;
+    control[8..16].copy_from_slice(&(mask | if type2 { 1 << 14 } else { 0 }).to_be_bytes());
+    let mut context = vec![0; 64];
+    context[2] = access;
+    let qpn = if type2 { side.qpn } else { 0xff_ffff };
+    context[4..8].copy_from_slice(&(qpn << 8 | u32::from(byte)).to_be_bytes());
+    context[16..24].copy_from_slice(&address.to_be_bytes());
+    context[24..32].copy_from_slice(&len.to_be_bytes());
+    let mut klm = sge(len as u32, key, address);
+    klm.resize(64, 0);
+    side.send(0x25, window, &[&control, &context, &klm]);
+}
+
+/// UMR WQE that frees `key`; the next WQE is fenced by a NOP.
+fn invalidate(side: &mut Side, key: u32) {
+    let mut control = vec![0; 48];
+    control[0] = 0x88;
+    control[8..16].copy_from_slice(&(1_u64 << 29 | 1 << 13 | 1 << 14).to_be_bytes());
+    let mut context = vec![0; 64];
+    context[0] = 0x40;
+    context[4..8].copy_from_slice(&((0xff_ffff_u32) << 8 | (key & 0xff)).to_be_bytes());
+    side.send(0x25, key, &[&control, &context]);
+}
+
+fn fence(side: &mut Side) {
+    let nop = side.ctrl(0, 1, 0x28, 0);
+    side.post(&nop);
+}
+
+#[test]
+fn a_window_grants_its_range_and_rights_only() {
+    for type2 in [false, true] {
+        let (mut a, mut b) = pair(QpKind::Rc);
+        let w = window(&b);
+        let key = w & !0xff | 0x5a;
+        b.put(DATA + 100, b"inside");
+        let region = b.key;
+        bind(&mut b, w, 0x5a, type2, region, (DATA + 100, 50), 0x10);
+        fence(&mut b);
+        b.settle();
+        assert_eq!(b.poll_all().iter().map(|c| (c.opcode, c.send_opcode())).collect::<Vec<_>>(), [(0, 0x25), (0, 0)]);
+        b.clean();
+        a.send(READ, 0, &[&raddr(DATA + 100, key), &sge(6, a.key, DATA)]);
+        a.settle();
+        assert_eq!((a.poll().unwrap().opcode, a.get(DATA, 6)), (0, b"inside".to_vec()));
+        // Not to be written, not outside, and the region cannot go.
+        assert_eq!(b.device(|d| d.destroy_mkey(b.key)), Err(Refusal::Busy));
+        a.send(
+            if type2 { WRITE } else { READ },
+            0,
+            &[&raddr(DATA + if type2 { 100 } else { 145 }, key), &sge(6, a.key, DATA)],
+        );
+        a.settle();
+        assert_eq!(a.poll().unwrap().syndrome(), 0x13);
+    }
+}
+
+#[test]
+fn keys_are_taken_back_from_either_side() {
+    let (mut a, mut b) = pair(QpKind::Rc);
+    let w = window(&b);
+    let key = w & !0xff | 7;
+    let region = b.key;
+    bind(&mut b, w, 7, true, region, (DATA, 64), 0x20);
+    fence(&mut b);
+    b.settle();
+    b.poll_all();
+    b.receive(&[(64, b.key, DATA + 0x1000)]);
+    a.send(0x01, key, &[&inline(b"bye")]);
+    a.settle();
+    let received = b.poll().unwrap();
+    assert_eq!((a.poll().unwrap().opcode, received.opcode, received.word(36)), (0, 4, key));
+    // Bound again, and taken back by its owner.
+    bind(&mut b, key, 8, true, region, (DATA, 64), 0x20);
+    fence(&mut b);
+    invalidate(&mut b, key & !0xff | 8);
+    fence(&mut b);
+    b.settle();
+    assert!(b.poll_all().iter().all(|c| c.opcode == 0));
+    b.clean();
+    a.send(WRITE, 0, &[&raddr(DATA, key & !0xff | 8), &inline(b"x")]);
+    a.settle();
+    assert_eq!(a.poll().unwrap().syndrome(), 0x13);
+}
+
+#[test]
+fn bad_binds_fail() {
+    let (mut a, _b) = pair(QpKind::Rc);
+    let w = window(&a);
+    let region = a.key;
+    bind(&mut a, w, 7, true, region, (DATA + DATA_BYTES - 8, 64), 0x20);
+    a.settle();
+    assert_eq!(a.poll().unwrap().syndrome(), 0x06, "past the end of the region");
+    let (mut a, _b) = pair(QpKind::Rc);
+    let region = a.key;
+    bind(&mut a, region, 7, true, region, (DATA, 64), 0x20);
+    a.settle();
+    assert_eq!(a.poll().unwrap().syndrome(), 0x06, "not a window");
+}
+
+#[test]
+fn the_wqe_after_a_bind_must_be_fenced() {
+    let (mut a, _b) = pair(QpKind::Rc);
+    let w = window(&a);
+    let region = a.key;
+    bind(&mut a, w, 7, true, region, (DATA, 64), 0x20);
+    a.send(0, 0, &[]);
+    a.settle();
+    assert_eq!(a.fabric.take_reports()[0].misuse, Misuse::UmrNotFenced);
+}
