@@ -24,7 +24,7 @@ use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WcOpcode
 use std::sync::Arc;
 
 /// What the work request of a NOP completes as: `IBV_WC_DRIVER1`.
-pub const WC_NOP: WcOpcode = WcOpcode(135);
+pub const WC_NOP: WcOpcode = WcOpcode::DRIVER1;
 
 /// Where the work requests of one queue pair go, if not all to the same peer.
 #[derive(Clone, Copy)]

@@ -18,7 +18,7 @@ use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::ModifySrq;
 use crate::uverbs::types::{Qpn, Srqn};
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::{PollError, PostError, SendWr, Sge};
+use crate::uverbs::wr::{PollError, PostError, SendWr, Sge, WrFlags};
 use std::sync::Arc;
 
 pub enum AnySq {
@@ -170,6 +170,10 @@ impl SendOps for AnySq {
     #[inline(always)]
     fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
         each!(AnySq, self, sq => SendOps::push_to(sq, wr, to))
+    }
+    #[inline(always)]
+    fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        each!(AnySq, self, sq => sq.push_nop(wr_id, flags))
     }
     #[inline(always)]
     fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {

@@ -88,6 +88,15 @@ impl<'qp, P: Provider, T: QpType> SendBatch<'qp, P, T> {
         way.push(self.sq, wr)
     }
 
+    /// Does nothing, in its turn: completes when all before it have been begun, or with [`FENCE`](WrFlags::FENCE) when READs and
+    /// atomics before it are done, as [`DRIVER1`](crate::WcOpcode::DRIVER1). ConnectX adapters only; elsewhere refused with
+    /// [`PostError::NotOffered`].
+    #[doc(alias = "IBV_WR_NOP")]
+    #[inline(always)]
+    pub fn nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        self.sq.push_nop(wr_id, flags)
+    }
+
     /// Publishes all work requests of the batch and rings the doorbell once. An empty batch does nothing.
     ///
     /// # Safety
@@ -168,7 +177,7 @@ impl<P: Provider> SendBatch<'_, P, Rc> {
     }
 
     /// Atomic compare and swap of eight aligned bytes at the peer. What they held before goes into `result`, eight bytes
-    /// in host order. Needs `REMOTE_ATOMIC` at the peer, of queue pair and region, as [`write`](Self::write) needs
+    /// in host order (on some adapters in another: [`Context::atomic_order`](crate::Context::atomic_order)). Needs `REMOTE_ATOMIC` at the peer, of queue pair and region, as [`write`](Self::write) needs
     /// `REMOTE_WRITE`.
     #[inline(always)]
     pub fn compare_swap(

@@ -19,7 +19,7 @@ use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::ModifySrq;
 use crate::uverbs::types::Srqn;
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::{Payload, PollError, PostError, SendWr, Sge};
+use crate::uverbs::wr::{Payload, PollError, PostError, SendWr, Sge, WrFlags};
 use std::sync::Arc;
 
 /// A send queue, and what the verbs tell it once.
@@ -160,6 +160,10 @@ impl SendOps for Mlx5Sq {
         }
         let destination = mlx5::Destination { av: *av, qpn: to.qpn, qkey: to.qkey.0 };
         self.sq.push_to(wr, mlx5::Target::Datagram(&destination))
+    }
+    #[inline(always)]
+    fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        self.sq.push_nop(wr_id, flags)
     }
     #[inline(always)]
     fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {

@@ -17,7 +17,7 @@ use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
 use crate::uverbs::types::{Qpn, Srqn};
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::{PollError, PostError, SendWr, Sge};
+use crate::uverbs::wr::{PollError, PostError, SendWr, Sge, WrFlags};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -109,6 +109,8 @@ pub(crate) mod sealed {
         fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
         /// As `push`, for a SEND on a datagram queue pair.
         fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError>;
+        /// Pushes a work request that does nothing.
+        fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError>;
         /// As `push`, on the sending end of XRC, for a shared receive queue of the peer's.
         fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError>;
         fn submit(&mut self) -> Result<(), PostError>;
@@ -291,6 +293,9 @@ pub(crate) mod sealed {
             }
             let AnyAh::Rxe(ah) = &to.ah.wire else { return Err(PostError::ForeignPd) };
             RxeSq::push_to(self, wr, rxe::UdTo { ah, qpn: to.qpn.get(), qkey: to.qkey.0 })
+        }
+        fn push_nop(&mut self, _: u64, _: WrFlags) -> Result<(), PostError> {
+            Err(PostError::NotOffered)
         }
         fn push_xrc(&mut self, _: &SendWr<'_>, _: Srqn) -> Result<(), PostError> {
             Err(PostError::NotOffered)
