@@ -21,7 +21,7 @@ impl Filled for CqRing {
         let op_own = self.ready(ci)?;
         barrier::from_device_barrier();
         Some(match cqe::format_of(op_own) {
-            format::COMPRESSED => self.body(ci).byte_cnt().clamp(1, self.entries()),
+            format::COMPRESSED => self.body(ci).byte_cnt_of_others().clamp(1, self.entries()),
             _ => 1,
         })
     }
@@ -174,7 +174,7 @@ impl<B: Bus> Cq<B> {
                 if !self.routes.has_mail() {
                     self.ci = ci.wrapping_add(1);
                     match resolve_send(&self.routes, body) {
-                        Some((wr_id, opcode)) => return Some(Cqe::new(body, op_own & SOLICITED, wr_id, opcode)),
+                        Some((wr_id, completed)) => return Some(Cqe::new(body, opcode::REQ, wr_id, completed)),
                         None => {
                             self.disowned += 1;
                             continue;
@@ -201,7 +201,7 @@ impl<B: Bus> Cq<B> {
             }
             self.ci = ci.wrapping_add(1);
             match resolve(&self.routes, body, op_own) {
-                Some((wr_id, opcode)) => return Some(Cqe::new(body, op_own, wr_id, opcode)),
+                Some((wr_id, opcode)) => return Some(Cqe::new(body, cqe::opcode_of(op_own), wr_id, opcode)),
                 None => self.disowned += 1,
             }
         }
@@ -311,7 +311,11 @@ pub(super) fn disown(ring: &CqRing, ci: u32, past: Past) {
 /// The number of a send work request, and what it was posted as.
 #[inline(always)]
 fn resolve_send(routes: &Routes<CqRing>, body: Body<'_>) -> Option<(u64, WcOpcode)> {
-    Some(routes.sends(body.uidx())?.complete(body.wqe_counter()))
+    let queue = match routes.send_queue(body.uidx_word()) {
+        Some(queue) => queue,
+        None => routes.sends(body.uidx())?,
+    };
+    Some(queue.complete(body.wqe_counter()))
 }
 
 /// The number of a work request, and what it was posted as.

@@ -201,8 +201,15 @@ impl<F: Filled> Routes<F> {
         changed
     }
 
-    /// The send queue that `uidx` stands for.
+    /// The send queue that `uidx` stands for, if it is in the table: the quick way.
     #[inline(always)]
+    pub fn send_queue(&self, uidx: u32) -> Option<&SqShared> {
+        self.sends.get(uidx as usize)?.as_deref()
+    }
+
+    /// The send queue that `uidx` stands for.
+    #[cold]
+    #[inline(never)]
     pub fn sends(&self, uidx: u32) -> Option<&SqShared> {
         match self.sends.get(uidx as usize) {
             Some(queue) => queue.as_deref(),

@@ -11,7 +11,7 @@
 
 use super::ah::Destination;
 use super::datagram::GRH_BYTES;
-use super::provider::sealed::{RecvOps, SendOps};
+use super::provider::sealed::{OpenSends, RecvOps, SendOps};
 use super::provider::{Any, Provider};
 use super::qp_type::{Connected, QpType, Rc, Ud};
 use super::transition::Transport;
@@ -40,7 +40,7 @@ use std::marker::PhantomData;
 /// ```
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct SendBatch<'qp, P: Provider = Any, T: QpType = Rc> {
-    sq: &'qp mut P::Sq,
+    sq: <P::Sq as SendOps>::Open<'qp>,
     /// Whether the queue pair's state takes sends.
     ready: bool,
     submitted: bool,
@@ -50,8 +50,7 @@ pub struct SendBatch<'qp, P: Provider = Any, T: QpType = Rc> {
 impl<'qp, P: Provider, T: QpType> SendBatch<'qp, P, T> {
     #[inline(always)]
     pub(super) fn new(sq: &'qp mut P::Sq, ready: bool) -> Self {
-        sq.begin();
-        Self { sq, ready, submitted: false, kind: PhantomData }
+        Self { sq: sq.open(), ready, submitted: false, kind: PhantomData }
     }
 
     /// How many more work requests the queue takes now.

@@ -6,7 +6,7 @@ use super::clock::Stamps;
 use super::opened::{CqLink, Opened, SrqLink};
 use super::provider::Mlx5;
 use super::provider::sealed::{
-    Backend, CompEntry, CompOps, CqOptions, CqRequest, NewCq, NewQp, NewSrq, QpRequest, RecvOps, SendOps, SrqRequest,
+    Backend, CompEntry, CompOps, CqOptions, CqRequest, NewCq, NewQp, NewSrq, OpenSends, QpRequest, RecvOps, SendOps, SrqRequest,
 };
 use crate::mlx5::{self, Mlx5Context};
 use crate::uverbs::abi::verbs::qp_type;
@@ -140,7 +140,49 @@ impl Backend for Mlx5 {
     }
 }
 
+/// A batch of [`Mlx5Sq`].
+pub struct OpenMlx5<'a> {
+    sq: mlx5::OpenSq<'a>,
+    owner: Owner,
+    max_datagram: u32,
+}
+
+impl OpenSends for OpenMlx5<'_> {
+    #[inline(always)]
+    fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.sq.push(wr)
+    }
+    #[inline(always)]
+    fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
+        let destination = destination(self.owner, self.max_datagram, wr, to)?;
+        self.sq.push_to(wr, mlx5::Target::Datagram(&destination))
+    }
+    #[inline(always)]
+    fn submit(&mut self) -> Result<(), PostError> {
+        self.sq.submit();
+        Ok(())
+    }
+    #[inline(always)]
+    fn rollback(&mut self) {
+        // The queue knows nothing of it yet.
+    }
+    #[inline(always)]
+    fn remaining(&mut self) -> u32 {
+        self.sq.remaining()
+    }
+    #[inline(always)]
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+}
+
 impl SendOps for Mlx5Sq {
+    type Open<'a> = OpenMlx5<'a>;
+    #[inline(always)]
+    fn open(&mut self) -> OpenMlx5<'_> {
+        let Self { sq, owner, max_datagram } = self;
+        OpenMlx5 { sq: sq.open(), owner: *owner, max_datagram: *max_datagram }
+    }
     #[inline(always)]
     fn begin(&mut self) {
         self.sq.begin();
@@ -151,14 +193,7 @@ impl SendOps for Mlx5Sq {
     }
     #[inline(always)]
     fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
-        if !to.ah.is_of(self.owner.pd) {
-            return Err(PostError::ForeignPd);
-        }
-        let AnyAh::Mlx5(av) = &to.ah.wire else { return Err(PostError::ForeignPd) };
-        if length(&wr.payload) > u64::from(self.max_datagram) {
-            return Err(PostError::DatagramTooLong);
-        }
-        let destination = mlx5::Destination { av: *av, qpn: to.qpn, qkey: to.qkey.0 };
+        let destination = destination(self.owner, self.max_datagram, wr, to)?;
         self.sq.push_to(wr, mlx5::Target::Datagram(&destination))
     }
     #[inline(always)]
@@ -201,6 +236,24 @@ impl SendOps for Mlx5Sq {
     fn owner(&self) -> Owner {
         self.owner
     }
+}
+
+/// Where a datagram goes, if it may.
+#[inline(always)]
+fn destination(
+    owner: Owner,
+    max_datagram: u32,
+    wr: &SendWr<'_>,
+    to: Destination<'_>,
+) -> Result<mlx5::Destination, PostError> {
+    if !to.ah.is_of(owner.pd) {
+        return Err(PostError::ForeignPd);
+    }
+    let AnyAh::Mlx5(av) = &to.ah.wire else { return Err(PostError::ForeignPd) };
+    if length(&wr.payload) > u64::from(max_datagram) {
+        return Err(PostError::DatagramTooLong);
+    }
+    Ok(mlx5::Destination { av: *av, qpn: to.qpn, qkey: to.qkey.0 })
 }
 
 /// Bytes of a payload.

@@ -105,6 +105,12 @@ pub(crate) mod sealed {
 
     /// The send queue of a queue pair. `begin` opens a batch; `submit` or `rollback` ends it.
     pub trait SendOps: Send {
+        /// A batch that is being written.
+        type Open<'a>: OpenSends
+        where
+            Self: 'a;
+        /// Opens a batch that is to be written fast: as `begin`, and then everything is asked of what is given back.
+        fn open(&mut self) -> Self::Open<'_>;
         fn begin(&mut self);
         fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
         /// As `push`, for a SEND on a datagram queue pair.
@@ -124,6 +130,44 @@ pub(crate) mod sealed {
         /// Called once, before anything is pushed: whose it is, and what the device can (`device_cap_flags_ex`).
         fn introduce(&mut self, owner: Owner, device_caps: u64);
         fn owner(&self) -> Owner;
+    }
+
+    /// A send queue with an open batch. `submit` or `rollback` ends it.
+    pub trait OpenSends {
+        fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
+        fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError>;
+        fn submit(&mut self) -> Result<(), PostError>;
+        fn rollback(&mut self);
+        fn remaining(&mut self) -> u32;
+        fn owner(&self) -> Owner;
+    }
+
+    /// A batch of a queue that keeps all there is to know of it itself.
+    impl<S: SendOps> OpenSends for &mut S {
+        #[inline(always)]
+        fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+            S::push(self, wr)
+        }
+        #[inline(always)]
+        fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
+            S::push_to(self, wr, to)
+        }
+        #[inline(always)]
+        fn submit(&mut self) -> Result<(), PostError> {
+            S::submit(self)
+        }
+        #[inline(always)]
+        fn rollback(&mut self) {
+            S::rollback(self);
+        }
+        #[inline(always)]
+        fn remaining(&mut self) -> u32 {
+            S::remaining(self)
+        }
+        #[inline(always)]
+        fn owner(&self) -> Owner {
+            S::owner(self)
+        }
     }
 
     /// A receive queue, of one queue pair or shared by several, used like [`SendOps`].
@@ -277,6 +321,12 @@ pub(crate) mod sealed {
     }
 
     impl SendOps for RxeSq {
+        type Open<'a> = &'a mut Self;
+        #[inline(always)]
+        fn open(&mut self) -> &mut Self {
+            RxeSq::begin(self);
+            self
+        }
         #[inline(always)]
         fn begin(&mut self) {
             RxeSq::begin(self);

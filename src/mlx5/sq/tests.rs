@@ -238,7 +238,7 @@ fn the_element_after_a_umr_waits_for_it() {
 #[test]
 fn a_queue_that_signals_all_does() {
     let Sends { mut sq, .. } = sends(16);
-    sq.always = ctrl_flags::CQ_UPDATE;
+    sq.limits.always = ctrl_flags::CQ_UPDATE;
     sq.push(&send(1)).unwrap();
     assert_eq!(flags_at(&sq, 0), 0x08);
 }
@@ -263,7 +263,7 @@ fn counters_wrap() {
     for around in [1_u64 << 16, 1 << 24, 1 << 31, 1 << 32] {
         let Sends { mut sq, bus, shared, record } = sends(16);
         let start = (around - 7) as u32;
-        sq.pushed = Position { block: start, count: start, fence: 0 };
+        sq.pushed = Position { block: start, count: start, ..Position::default() };
         sq.told = sq.pushed;
         shared.note(0, 0, start, WcOpcode::SEND);
         shared.complete(0);
@@ -341,7 +341,7 @@ proptest! {
     #[test]
     fn agrees_with_a_queue(start in any::<u32>(), steps in prop::collection::vec(step(), 1..200)) {
         let Sends { mut sq, shared, record, .. } = sends(64);
-        sq.pushed = Position { block: start, count: start, fence: 0 };
+        sq.pushed = Position { block: start, count: start, ..Position::default() };
         sq.told = sq.pushed;
         shared.note(0, 0, start, WcOpcode::SEND);
         shared.complete(0);

@@ -1,12 +1,17 @@
 //! Runs each operation through this library, between two marks that the counter sees.
 //!
-//! `rings-ironverbs DEVICE rxe|any`, where `rxe` uses the types with the provider in them and `any` those without. Does
+//! `rings-ironverbs DEVICE rxe|mlx5|any`, where `any` uses the types without a provider in them. The device `sim` is a software
+//! ConnectX (feature `sim`), whose engine does not run while something is counted. Does
 //! what the program in `librxe` does: two queue pairs of one process are connected to each other, others to themselves, and
 //! nothing but the operation itself lies between the marks.
 
+mod device;
+mod floor;
 mod hot;
 mod mark;
 
+use device::Device;
+use floor::{Floor, floor_write_inline_list};
 use hot::Hot;
 use ironverbs::{
     AccessFlags, Context, Cq, FlushLevel, FlushPlacement, GRH_BYTES, Mr, Mtu, Mw, Pages, PreparedQp, Provider, QKey,
@@ -32,14 +37,18 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, device, provider] = &args[..] else { return Err("usage: rings-ironverbs DEVICE rxe|any".into()) };
-    let context = Context::open(device)?;
+    let [_, name, provider] = &args[..] else { return Err("usage: rings-ironverbs DEVICE rxe|mlx5|any".into()) };
+    let (device, context) = Device::open(name)?;
     mark::calibrate();
     match provider.as_str() {
-        "any" => Bench::new(&context)?.run(black_box(&hot::ANY)),
+        "any" => Bench::new(device, &context)?.run(black_box(&hot::ANY)),
         "rxe" => {
-            let context = context.into_provider().map_err(|_| format!("{device} is not of the driver rxe"))?;
-            Bench::new(&context)?.run(black_box(&hot::RXE))
+            let context = context.into_provider().map_err(|_| format!("{name} is not of the driver rxe"))?;
+            Bench::new(device, &context)?.run(black_box(&hot::RXE))
+        }
+        "mlx5" => {
+            let context = context.into_provider().map_err(|_| format!("{name} is not of the driver mlx5"))?;
+            Bench::new(device, &context)?.run(black_box(&hot::MLX5))
         }
         other => Err(format!("no provider {other}").into()),
     }
@@ -47,6 +56,7 @@ fn main() -> Result<()> {
 
 /// Two queue pairs connected to each other, of which only `a` sends; and some that send to themselves.
 struct Bench<P: Provider> {
+    device: Device,
     a: Qp<P>,
     b: Qp<P>,
     uc: Qp<P, Uc>,
@@ -66,7 +76,7 @@ struct Bench<P: Provider> {
 }
 
 impl<P: Provider> Bench<P> {
-    fn new(context: &Context<P>) -> Result<Self> {
+    fn new(device: Device, context: &Context<P>) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let extras = context.has_flush(FlushPlacement::GLOBAL_VISIBILITY) && context.has_atomic_write();
         let access = AccessFlags::ALL | if extras { AccessFlags::FLUSH_GLOBAL } else { AccessFlags::LOCAL_READ };
@@ -97,7 +107,7 @@ impl<P: Provider> Bench<P> {
         let to_itself = shared.endpoint();
         let (a, b, shared) = (connect(a, &to_b)?, connect(b, &to_a)?, connect(shared, &to_itself)?);
         let window = a.alloc_mw()?;
-        Ok(Self { a, b, uc, ud, shared, srq, window, sent, other, mr, extras })
+        Ok(Self { device, a, b, uc, ud, shared, srq, window, sent, other, mr, extras })
     }
 
     fn run(&mut self, hot: &Hot<P>) -> Result<()> {
@@ -124,6 +134,9 @@ impl<P: Provider> Bench<P> {
         let bytes = [0; INLINE];
         let (few, many): (&[u8], &[u8]) = black_box((&bytes[..8], &bytes));
         let words = black_box([1, 2]);
+        let (word_list, remotes) = ([[7; 8]; LIST as usize], [remote; LIST as usize]);
+        let (word_list, remotes) = black_box((&word_list[..], &remotes[..]));
+        let mut floor = black_box(Floor::new());
 
         for _ in 0..ROUNDS {
             self.send(hot, 1, |qp| counted(c"send", || must((hot.send)(qp, 0, &sge))))?;
@@ -132,6 +145,12 @@ impl<P: Provider> Bench<P> {
             self.send(hot, 1, |qp| counted(c"send_inline_8", || must((hot.send_inline)(qp, 0, few))))?;
             self.send(hot, 1, |qp| counted(c"send_inline_64", || must((hot.send_inline)(qp, 0, many))))?;
             self.one_sided(|qp| counted(c"write", || must((hot.write)(qp, 0, &sge, &remote))))?;
+            self.one_sided(|qp| counted(c"write_inline_8", || must((hot.write_inline)(qp, 0, few, &remote))))?;
+            counted(c"write_inline_8_list", || must((hot.write_inline_list)(&mut self.a, word_list, remotes)));
+            self.drain(LIST, 0)?;
+            let floor = &mut floor;
+            counted(c"floor", || floor_write_inline_list(floor, &word_list[..1], &remotes[..1]));
+            counted(c"floor_list", || floor_write_inline_list(floor, word_list, remotes));
             self.one_sided(|qp| counted(c"read", || must((hot.read)(qp, 0, &sge, &remote))))?;
             self.one_sided(|qp| {
                 counted(c"compare_swap", || must((hot.compare_swap)(qp, 0, &word, &remote, &words)));
@@ -187,7 +206,7 @@ impl<P: Provider> Bench<P> {
     /// Waits for a request about the window.
     fn observe(&mut self) -> Result<()> {
         let (window, mut known) = (&mut self.window, false);
-        wait(&mut self.sent, 1, |wc| known = window.observe(wc))?;
+        wait(&self.device, &mut self.sent, 1, |wc| known = window.observe(wc))?;
         if known { Ok(()) } else { Err("the window does not know its completion".into()) }
     }
 
@@ -238,6 +257,8 @@ impl<P: Provider> Bench<P> {
 
     fn polls(&mut self, hot: &Hot<P>) -> Result<()> {
         let mut pairs = [(0, WcStatus::SUCCESS); POLL];
+        let mut room = [const { MaybeUninit::<Wc>::uninit() }; LIST as usize];
+        let mut many = [(0, WcStatus::SUCCESS); LIST as usize];
         for _ in 0..ROUNDS {
             let mut values = [const { MaybeUninit::<Wc>::uninit() }; POLL];
             self.complete(hot, 1)?;
@@ -263,6 +284,19 @@ impl<P: Provider> Bench<P> {
             let values = values.map(|value| unsafe { value.assume_init() });
             if values.iter().any(|wc| wc.outcome().is_err()) {
                 return Err(format!("poll of {POLL}: {values:?}").into());
+            }
+
+            self.complete(hot, LIST)?;
+            let (cq, out) = (&mut self.sent, &mut room[..]);
+            let n = counted(c"poll_32", || (hot.poll_many)(cq, out))?;
+            if n as u64 != LIST {
+                return Err(format!("poll of {LIST}: {n} came").into());
+            }
+            self.complete(hot, LIST)?;
+            let (cq, out) = (&mut self.sent, &mut many[..]);
+            let n = counted(c"poll_status_32", || (hot.poll_many_status)(cq, out))?;
+            if n as u64 != LIST {
+                return Err(format!("poll of {LIST} statuses: {n} came").into());
             }
 
             self.complete(hot, 1)?;
@@ -302,13 +336,13 @@ impl<P: Provider> Bench<P> {
         for wr_id in 0..n {
             must((hot.write)(&mut self.a, wr_id, &sge, &remote));
         }
-        std::thread::sleep(Duration::from_millis(100));
+        self.device.work(Duration::from_millis(100));
         Ok(())
     }
 
     fn drain(&mut self, sent: u64, received: u64) -> Result<()> {
-        wait(&mut self.sent, sent, |_| ())?;
-        wait(&mut self.other, received, |_| ())
+        wait(&self.device, &mut self.sent, sent, |_| ())?;
+        wait(&self.device, &mut self.other, received, |_| ())
     }
 
     fn sge(&self, offset: usize, len_bytes: usize) -> Result<Sge> {
@@ -317,7 +351,7 @@ impl<P: Provider> Bench<P> {
 }
 
 /// Waits for so many completions.
-fn wait<P: Provider>(cq: &mut Cq<P>, mut expected: u64, mut seen: impl FnMut(&Wc)) -> Result<()> {
+fn wait<P: Provider>(device: &Device, cq: &mut Cq<P>, mut expected: u64, mut seen: impl FnMut(&Wc)) -> Result<()> {
     for _ in 0..10_000 {
         while let Some(wc) = cq.poll_one()? {
             seen(&wc);
@@ -327,7 +361,7 @@ fn wait<P: Provider>(cq: &mut Cq<P>, mut expected: u64, mut seen: impl FnMut(&Wc
         if expected == 0 {
             return Ok(());
         }
-        std::thread::sleep(Duration::from_millis(1));
+        device.work(Duration::from_millis(1));
     }
     Err(format!("{expected} completions did not come").into())
 }
