@@ -366,10 +366,12 @@ fn a_send_rings_once_and_may_call_the_doorbell_only() {
     let otherwise = "call   5b490 <<ironverbs::uverbs::doorbell::SendDoorbell>::ring_otherwise>";
     let hashed = "call   5b490 <ironverbs::uverbs::doorbell::SendDoorbell::ring_otherwise::h0123456789abcdef>";
     let other = "call   5b490 <ironverbs::uverbs::doorbell::SendDoorbell::new>";
-    assert!(function(&["syscall", "ret"]).faults(true).is_empty());
-    assert!(function(&["syscall", otherwise, "ret"]).faults(true).is_empty());
-    assert!(function(&["syscall", hashed, "ret"]).faults(true).is_empty());
-    assert_eq!(function(&["syscall", other, "ret"]).faults(true).len(), 1);
-    assert_eq!(function(&["ret"]).faults(true).len(), 1);
-    assert_eq!(function(&["syscall", otherwise, otherwise, "ret"]).faults(true).len(), 1);
+    assert!(function(&["syscall", "ret"]).faults(true, "rxe").is_empty());
+    assert_eq!(function(&["syscall", "ret"]).faults(true, "mlx5").len(), 1, "its doorbell is a store");
+    assert!(function(&["ret"]).faults(true, "mlx5").is_empty());
+    assert!(function(&["syscall", otherwise, "ret"]).faults(true, "rxe").is_empty());
+    assert!(function(&["syscall", hashed, "ret"]).faults(true, "rxe").is_empty());
+    assert_eq!(function(&["syscall", other, "ret"]).faults(true, "rxe").len(), 1);
+    assert_eq!(function(&["ret"]).faults(true, "rxe").len(), 1);
+    assert_eq!(function(&["syscall", otherwise, otherwise, "ret"]).faults(true, "rxe").len(), 1);
 }

@@ -129,8 +129,20 @@ impl<B: Bus> Cq<B> {
         self.routes.mailbox()
     }
 
+    /// Whether there are no completions any more.
+    #[inline(always)]
+    pub fn has_fault(&self) -> bool {
+        self.fault.is_some()
+    }
+
     /// Why there are no completions any more, if that is so.
-    pub fn fault(&self) -> Option<CqFault> {
+    #[cold]
+    #[inline(never)]
+    #[allow(
+        improper_ctypes_definitions,
+        reason = "of Rust's own callers; the convention is there so that nothing unwinds"
+    )]
+    pub extern "C" fn fault(&self) -> Option<CqFault> {
         self.fault
     }
 
@@ -154,7 +166,7 @@ impl<B: Bus> Cq<B> {
     /// Whether there is nothing to read, or nothing that can be.
     #[inline(always)]
     pub fn is_drained(&self) -> bool {
-        self.fault.is_some() || !self.has_entry()
+        self.has_fault() || !self.has_entry()
     }
 
     /// Starts a batch.
@@ -265,7 +277,8 @@ enum Admitted {
 /// Looks closer: unpacks a block of compressed entries, or says why polling ends here.
 #[cold]
 #[inline(never)]
-fn admit(
+#[allow(improper_ctypes_definitions, reason = "of Rust's own callers; the convention is there so that nothing unwinds")]
+extern "C" fn admit(
     routes: &mut Routes<CqRing>,
     ring: &CqRing,
     ci: u32,
@@ -289,7 +302,8 @@ fn admit(
 
 #[cold]
 #[inline(never)]
-fn take_mail(routes: &mut Routes<CqRing>, ring: &CqRing, ci: u32) {
+#[allow(improper_ctypes_definitions, reason = "as above")]
+extern "C" fn take_mail(routes: &mut Routes<CqRing>, ring: &CqRing, ci: u32) {
     routes.take_mail(|past| disown(ring, ci, past));
 }
 

@@ -210,7 +210,11 @@ impl<F: Filled> Routes<F> {
     /// The send queue that `uidx` stands for.
     #[cold]
     #[inline(never)]
-    pub fn sends(&self, uidx: u32) -> Option<&SqShared> {
+    #[allow(
+        improper_ctypes_definitions,
+        reason = "of Rust's own callers; the convention is there so that nothing unwinds"
+    )]
+    pub extern "C" fn sends(&self, uidx: u32) -> Option<&SqShared> {
         match self.sends.get(uidx as usize) {
             Some(queue) => queue.as_deref(),
             None => match self.gone(uidx)? {
@@ -234,7 +238,9 @@ impl<F: Filled> Routes<F> {
 
     /// The queue that is gone and has this name.
     #[cold]
-    fn gone(&self, name: u32) -> Option<&Change> {
+    #[inline(never)]
+    #[allow(improper_ctypes_definitions, reason = "as above")]
+    extern "C" fn gone(&self, name: u32) -> Option<&Change> {
         let at = name.checked_sub(uidx::FIRST_NAME)?;
         Some(&self.gone.get(at as usize)?.as_ref()?.queue)
     }

@@ -64,12 +64,12 @@ impl<'a, T> OpenMasked<'a, T> {
 pub struct OpenSends<'a>(OpenMasked<'a, Sent>);
 
 impl OpenSends<'_> {
-    /// Notes the work request whose element starts at `block` and is number `count` from the queue's start.
+    /// Notes the work request whose element starts at `block`; `count` is its number from the queue's start, times [`ONE`].
     #[inline(always)]
     pub fn note(&self, block: u32, wr_id: u64, count: u32, opcode: WcOpcode) {
         let entry = self.0.get(block);
         entry.wr_id.store(wr_id, Ordering::Relaxed);
-        entry.count_and_opcode.store(count << 8 | opcode.0, Ordering::Relaxed);
+        entry.count_and_opcode.store(count | opcode.0, Ordering::Relaxed);
     }
 }
 
@@ -86,8 +86,8 @@ struct Sent {
     count_and_opcode: AtomicU32,
 }
 
-/// Counts of work requests have 24 bits here; a queue holds far fewer.
-const COUNT: u32 = 0xff_ffff;
+/// One work request, where counts of them have the upper 24 bits of a word: more than any queue holds.
+pub const ONE: u32 = 1 << 8;
 
 impl SqShared {
     /// For a ring of `blocks` blocks.
@@ -105,13 +105,13 @@ impl SqShared {
     /// Poster: as [`OpenSends::note`], for one, for tests.
     #[cfg(test)]
     pub fn note(&self, block: u32, wr_id: u64, count: u32, opcode: WcOpcode) {
-        self.open().note(block, wr_id, count, opcode);
+        self.open().note(block, wr_id, count.wrapping_mul(ONE), opcode);
     }
 
-    /// Poster: how many of `posted` work requests are not done, both counted from the queue's start.
+    /// Poster: how many of `posted` work requests are not done, counted from the queue's start, times [`ONE`].
     #[inline(always)]
     pub fn outstanding(&self, posted: u32) -> u32 {
-        posted.wrapping_sub(self.done.load(Ordering::Acquire) >> 8) & COUNT
+        posted.wrapping_sub(self.done.load(Ordering::Acquire) & !(ONE - 1)) / ONE
     }
 
     /// Poller: the element that starts at `block` is done, and with it all before, signaled or not.
@@ -251,18 +251,22 @@ impl Iterator for Taken<'_> {
 mod tests {
     use super::*;
 
+    fn outstanding(shared: &SqShared, posted: u32) -> u32 {
+        shared.outstanding(posted.wrapping_mul(ONE))
+    }
+
     #[test]
     fn a_completion_retires_all_before_it() {
         let shared = SqShared::new(4);
         shared.note(0, 10, 1, WcOpcode::SEND);
         shared.note(1, 11, 2, WcOpcode::RDMA_WRITE);
         shared.note(2, 12, 3, WcOpcode::LOCAL_INV);
-        assert_eq!(shared.outstanding(3), 3);
+        assert_eq!(outstanding(&shared, 3), 3);
         assert_eq!(shared.complete(1), (11, WcOpcode::RDMA_WRITE));
-        assert_eq!(shared.outstanding(3), 1);
-        assert_eq!((shared.complete(2), shared.outstanding(3)), ((12, WcOpcode::LOCAL_INV), 0));
+        assert_eq!(outstanding(&shared, 3), 1);
+        assert_eq!((shared.complete(2), outstanding(&shared, 3)), ((12, WcOpcode::LOCAL_INV), 0));
         shared.note(0x1_0003, 13, 4, WcOpcode::SEND);
-        assert_eq!((shared.complete(3), shared.outstanding(4)), ((13, WcOpcode::SEND), 0), "indices are masked");
+        assert_eq!((shared.complete(3), outstanding(&shared, 4)), ((13, WcOpcode::SEND), 0), "indices are masked");
     }
 
     #[test]
@@ -273,7 +277,7 @@ mod tests {
                 let count = (around - back) as u32;
                 shared.note(0, 1, count, WcOpcode(135));
                 assert_eq!(shared.complete(0), (1, WcOpcode(135)));
-                assert_eq!((shared.outstanding(count), shared.outstanding(count.wrapping_add(3))), (0, 3));
+                assert_eq!((outstanding(&shared, count), outstanding(&shared, count.wrapping_add(3))), (0, 3));
             }
         }
     }

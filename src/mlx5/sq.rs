@@ -12,7 +12,7 @@ use super::home::Home;
 use super::layout::SqLayout;
 use super::mailbox::Change;
 use super::ring::{Cursor, OpenRing, Ring};
-use super::shadow::{OpenSends, SqShared};
+use super::shadow::{ONE, OpenSends, SqShared};
 use super::uar::SendRegister;
 use super::umr::{self, Bind};
 use super::wqe::{
@@ -23,6 +23,18 @@ use crate::mem::copy::stay_a_loop;
 use crate::uverbs::types::{Qpn, Rkey};
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WcOpcode, WrFlags};
 use std::sync::Arc;
+
+/// What no queue is too narrow for, within its limits of entries and inline bytes: a datagram queue pair, which has no remote
+/// addresses, has longer addresses of its own.
+const MEASURED: &[u8] = &[
+    opcode::SEND,
+    opcode::SEND_IMM,
+    opcode::SEND_INVAL,
+    opcode::RDMA_WRITE,
+    opcode::RDMA_WRITE_IMM,
+    opcode::RDMA_READ,
+    opcode::NOP,
+];
 
 /// What the work request of a NOP completes as: `IBV_WC_DRIVER1`.
 pub const WC_NOP: WcOpcode = WcOpcode::DRIVER1;
@@ -72,7 +84,7 @@ pub struct Sq<B = Cpu> {
     pushed: Position,
     /// What of that the device was told.
     told: Position,
-    /// Work requests that were done when it was last looked at.
+    /// Work requests that were done when it was last looked at, counted as in [`Position`].
     done: u32,
     limits: Limits,
     shared: Arc<SqShared>,
@@ -118,7 +130,7 @@ struct Limits {
 struct Position {
     /// In blocks, from the queue's start.
     block: u32,
-    /// In work requests, from the queue's start.
+    /// In work requests, from the queue's start, times [`ONE`].
     count: u32,
     /// What the next element must wait for: earlier UMRs, or nothing.
     fence: u8,
@@ -203,7 +215,7 @@ impl<B: Bus> Sq<B> {
     #[inline(always)]
     fn go_on(&mut self) -> OpenSq<'_, B> {
         let Self { ring, pushed, told, done, limits, shared, record, register, home: _, bus } = self;
-        let left = limits.max_wr.saturating_sub(pushed.count.wrapping_sub(*done));
+        let left = limits.max_wr.saturating_sub(pushed.count.wrapping_sub(*done) / ONE);
         OpenSq {
             ring: ring.open(),
             notes: shared.open(),
@@ -447,7 +459,7 @@ impl<B: Bus> OpenSq<'_, B> {
         bus.wc_start();
         let [.., ds] = at.last;
         let ds = u32::from(ds) & MAX_DS;
-        if at.count.wrapping_sub(told.count) == 1 && register.takes_whole(ds) {
+        if at.count.wrapping_sub(told.count) == ONE && register.takes_whole(ds) {
             let mut block = 0;
             while block < ds.div_ceil(DS_PER_BB) {
                 register.copy(*bus, block, ring.block(told.block.wrapping_add(block)));
@@ -484,7 +496,7 @@ impl<B: Bus> OpenSq<'_, B> {
     #[inline(always)]
     fn refresh(&mut self) {
         let outstanding = self.shared.outstanding(self.at.count);
-        *self.done = self.at.count.wrapping_sub(outstanding);
+        *self.done = self.at.count.wrapping_sub(outstanding * ONE);
         self.left = self.limits.max_wr.saturating_sub(outstanding);
     }
 
@@ -492,7 +504,7 @@ impl<B: Bus> OpenSq<'_, B> {
     #[inline(always)]
     fn finish(&mut self, element: Finish) -> Result<(), PostError> {
         let Finish { wr_id, flags, opcode, imm, completes_as, ds } = element;
-        if ds > self.limits.max_ds {
+        if !MEASURED.contains(&opcode) && ds > self.limits.max_ds {
             // Of a kind that this transport does not have: the queue was not measured for it, and passing it could run into
             // elements that the device has yet to read.
             return Err(PostError::NotOffered);
@@ -514,7 +526,7 @@ impl<B: Bus> OpenSq<'_, B> {
         let [chunk] = control.into();
         self.ring.element(block).put(self.bus, [chunk]);
         let [a, b, c, d, e, f, g, h, ..] = chunk.0;
-        let count = count.wrapping_add(1);
+        let count = count.wrapping_add(ONE);
         self.notes.note(block, wr_id, count, completes_as);
         self.at = Position {
             block: block.wrapping_add(ds.div_ceil(DS_PER_BB)),

@@ -174,6 +174,10 @@ impl OpenSends for AnyOpen<'_> {
         each!(AnyOpen, self, open => OpenSends::push_to(open, wr, to))
     }
     #[inline(always)]
+    fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
+        each!(AnyOpen, self, open => OpenSends::push_xrc(open, wr, srqn))
+    }
+    #[inline(always)]
     fn submit(&mut self) -> Result<(), PostError> {
         each!(AnyOpen, self, open => OpenSends::submit(open))
     }

@@ -84,7 +84,7 @@ impl<'qp, P: Provider, T: QpType> SendBatch<'qp, P, T> {
     /// As [`push`](Self::push), for queue pairs that leave open where a work request goes.
     #[inline(always)]
     pub(super) fn push_on(&mut self, way: Way<'_>, wr: &SendWr<'_>) -> Result<(), PostError> {
-        way.push(self.sq, wr)
+        way.push(&mut self.sq, wr)
     }
 
     /// Does nothing, in its turn: completes when all before it have been begun, or with [`FENCE`](WrFlags::FENCE) when READs and

@@ -6,7 +6,8 @@ use super::clock::Stamps;
 use super::opened::{CqLink, Opened, SrqLink};
 use super::provider::Mlx5;
 use super::provider::sealed::{
-    Backend, CompEntry, CompOps, CqOptions, CqRequest, NewCq, NewQp, NewSrq, OpenSends, QpRequest, RecvOps, SendOps, SrqRequest,
+    Backend, CompEntry, CompOps, CqOptions, CqRequest, NewCq, NewQp, NewSrq, OpenSends, QpRequest, RecvOps, SendOps,
+    SrqRequest,
 };
 use crate::mlx5::{self, Mlx5Context};
 use crate::uverbs::abi::verbs::qp_type;
@@ -156,6 +157,10 @@ impl OpenSends for OpenMlx5<'_> {
     fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
         let destination = destination(self.owner, self.max_datagram, wr, to)?;
         self.sq.push_to(wr, mlx5::Target::Datagram(&destination))
+    }
+    #[inline(always)]
+    fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
+        self.sq.push_to(wr, mlx5::Target::Xrc { srqn: srqn.get() })
     }
     #[inline(always)]
     fn submit(&mut self) -> Result<(), PostError> {
@@ -370,7 +375,11 @@ impl CompOps for mlx5::Cq {
         mlx5::Cq::arm(self, events, solicited_only);
         Ok(())
     }
+    #[inline(always)]
     fn fault(&self) -> Option<PollError> {
+        if !self.has_fault() {
+            return None;
+        }
         let (index, kind) = mlx5::Cq::fault(self)?.entry();
         Some(PollError::BadEntry { index, kind })
     }

@@ -136,6 +136,7 @@ pub(crate) mod sealed {
     pub trait OpenSends {
         fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
         fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError>;
+        fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError>;
         fn submit(&mut self) -> Result<(), PostError>;
         fn rollback(&mut self);
         fn remaining(&mut self) -> u32;
@@ -151,6 +152,10 @@ pub(crate) mod sealed {
         #[inline(always)]
         fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
             S::push_to(self, wr, to)
+        }
+        #[inline(always)]
+        fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
+            S::push_xrc(self, wr, srqn)
         }
         #[inline(always)]
         fn submit(&mut self) -> Result<(), PostError> {

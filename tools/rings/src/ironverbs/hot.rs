@@ -180,10 +180,8 @@ operations! {
     /// Inline RDMA WRITEs of eight bytes each, known to be so many, to as many places, with one doorbell.
     fn write_inline_list(qp: &mut Qp<P>, words: &[[u8; 8]], remotes: &[RemoteAddr]) -> Result<(), PostError> {
         let mut batch = qp.send_batch();
-        let mut wr_id = 0;
-        for (word, remote) in words.iter().zip(remotes) {
+        for (wr_id, (word, remote)) in (0..).zip(words.iter().zip(remotes)) {
             batch.write(wr_id, SIGNALED, Inline(word), *remote)?;
-            wr_id += 1;
         }
         submit!(batch)
     }

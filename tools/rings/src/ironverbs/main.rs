@@ -1,10 +1,11 @@
 //! Runs each operation through this library, between two marks that the counter sees.
 //!
-//! `rings-ironverbs DEVICE rxe|mlx5|any`, where `any` uses the types without a provider in them. The device `sim` is a software
+//! `rings-ironverbs DEVICE rxe|mlx5|any [QUEUE PAIRS]`, where `any` uses the types without a provider in them. The device `sim` is a software
 //! ConnectX (feature `sim`), whose engine does not run while something is counted. Does
 //! what the program in `librxe` does: two queue pairs of one process are connected to each other, others to themselves, and
 //! nothing but the operation itself lies between the marks.
 
+mod crowd;
 mod device;
 mod floor;
 mod hot;
@@ -27,6 +28,8 @@ const DEPTH: u32 = 64;
 const LIST: u64 = 32;
 const POLL: usize = 16;
 const SGES: usize = 4;
+/// Entries of the longest list, where the device takes so many.
+const MANY_SGES: usize = 30;
 const INLINE: usize = 64;
 const BUFFER: usize = 4096;
 const LENGTH: usize = 64;
@@ -37,20 +40,26 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, name, provider] = &args[..] else { return Err("usage: rings-ironverbs DEVICE rxe|mlx5|any".into()) };
+    let (name, provider, crowd) = match &args[..] {
+        [_, name, provider] => (name, provider, None),
+        [_, name, provider, crowd] => (name, provider, Some(crowd.parse()?)),
+        _ => return Err("usage: rings-ironverbs DEVICE rxe|mlx5|any [QUEUE PAIRS]".into()),
+    };
     let (device, context) = Device::open(name)?;
     mark::calibrate();
+    let other = || format!("{name} is not of the driver {provider}");
     match provider.as_str() {
-        "any" => Bench::new(device, &context)?.run(black_box(&hot::ANY)),
-        "rxe" => {
-            let context = context.into_provider().map_err(|_| format!("{name} is not of the driver rxe"))?;
-            Bench::new(device, &context)?.run(black_box(&hot::RXE))
-        }
-        "mlx5" => {
-            let context = context.into_provider().map_err(|_| format!("{name} is not of the driver mlx5"))?;
-            Bench::new(device, &context)?.run(black_box(&hot::MLX5))
-        }
-        other => Err(format!("no provider {other}").into()),
+        "any" => run(device, &context, black_box(&hot::ANY), crowd),
+        "rxe" => run(device, &context.into_provider().map_err(|_| other())?, black_box(&hot::RXE), crowd),
+        "mlx5" => run(device, &context.into_provider().map_err(|_| other())?, black_box(&hot::MLX5), crowd),
+        unknown => Err(format!("no provider {unknown}").into()),
+    }
+}
+
+fn run<P: Provider>(device: Device, context: &Context<P>, hot: &Hot<P>, crowd: Option<usize>) -> Result<()> {
+    match crowd {
+        Some(count) => crowd::run(&device, context, hot, count),
+        None => Bench::new(device, context)?.run(hot),
     }
 }
 
@@ -86,7 +95,7 @@ impl<P: Provider> Bench<P> {
             QpBuilder::rc(&pd, send_cq, &other)
                 .max_send_wr(DEPTH)
                 .max_recv_wr(2 * DEPTH)
-                .max_send_sge(SGES as u32)
+                .max_send_sge(if extras { SGES } else { MANY_SGES } as u32)
                 .max_inline_bytes(INLINE as u32)
                 .access(access)
                 .build()
@@ -130,7 +139,8 @@ impl<P: Provider> Bench<P> {
         for (i, sge) in sges.iter_mut().enumerate() {
             *sge = self.sge(16 * i, 16)?;
         }
-        let sges: &[Sge] = black_box(&sges);
+        let many_sges = [self.sge(0, 2)?; MANY_SGES];
+        let (sges, many_sges): (&[Sge], &[Sge]) = black_box((&sges, &many_sges));
         let bytes = [0; INLINE];
         let (few, many): (&[u8], &[u8]) = black_box((&bytes[..8], &bytes));
         let words = black_box([1, 2]);
@@ -142,6 +152,9 @@ impl<P: Provider> Bench<P> {
             self.send(hot, 1, |qp| counted(c"send", || must((hot.send)(qp, 0, &sge))))?;
             self.send(hot, LIST, |qp| counted(c"send_list", || must((hot.send_list)(qp, LIST, &sge))))?;
             self.send(hot, 1, |qp| counted(c"send_4_sges", || must((hot.send_sges)(qp, 0, sges))))?;
+            if self.a.cap().max_send_sge >= MANY_SGES as u32 {
+                self.send(hot, 1, |qp| counted(c"send_30_sges", || must((hot.send_sges)(qp, 0, many_sges))))?;
+            }
             self.send(hot, 1, |qp| counted(c"send_inline_8", || must((hot.send_inline)(qp, 0, few))))?;
             self.send(hot, 1, |qp| counted(c"send_inline_64", || must((hot.send_inline)(qp, 0, many))))?;
             self.one_sided(|qp| counted(c"write", || must((hot.write)(qp, 0, &sge, &remote))))?;
