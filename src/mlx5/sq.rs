@@ -309,8 +309,8 @@ impl<B: Bus> Sq<B> {
         self.with(|open| open.push_bind(wr_id, flags, bind))
     }
 
-    /// As [`OpenSq::push_nop`], for tests.
-    #[cfg(test)]
+    /// As [`OpenSq::push_nop`].
+    #[inline(always)]
     pub fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
         self.with(|open| open.push_nop(wr_id, flags))
     }

@@ -178,6 +178,10 @@ impl OpenSends for AnyOpen<'_> {
         each!(AnyOpen, self, open => OpenSends::push_xrc(open, wr, srqn))
     }
     #[inline(always)]
+    fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        each!(AnyOpen, self, open => OpenSends::push_nop(open, wr_id, flags))
+    }
+    #[inline(always)]
     fn submit(&mut self) -> Result<(), PostError> {
         each!(AnyOpen, self, open => OpenSends::submit(open))
     }

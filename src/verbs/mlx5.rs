@@ -163,6 +163,10 @@ impl OpenSends for OpenMlx5<'_> {
         self.sq.push_to(wr, mlx5::Target::Xrc { srqn: srqn.get() })
     }
     #[inline(always)]
+    fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        self.sq.push_nop(wr_id, flags)
+    }
+    #[inline(always)]
     fn submit(&mut self) -> Result<(), PostError> {
         self.sq.submit();
         Ok(())

@@ -137,6 +137,7 @@ pub(crate) mod sealed {
         fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
         fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError>;
         fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError>;
+        fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError>;
         fn submit(&mut self) -> Result<(), PostError>;
         fn rollback(&mut self);
         fn remaining(&mut self) -> u32;
@@ -156,6 +157,10 @@ pub(crate) mod sealed {
         #[inline(always)]
         fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
             S::push_xrc(self, wr, srqn)
+        }
+        #[inline(always)]
+        fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+            S::push_nop(self, wr_id, flags)
         }
         #[inline(always)]
         fn submit(&mut self) -> Result<(), PostError> {

@@ -40,7 +40,7 @@ fn a_program_of_forty_lines_in_a_crate_of_its_own() {
         .unwrap();
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}{errors}");
-    for part in ["RECV", "5 bytes", "after 1 lost packet", "remote access error", "does not cover"] {
+    for part in ["RECV", "byte_len: 5", "after 1 lost packet", "remote access error", "the key does not allow it"] {
         assert!(text.contains(part), "it should say {part:?}:\n{text}");
     }
 }
