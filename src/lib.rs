@@ -39,6 +39,8 @@
 //! | send with no `unsafe` | [`Pool`] and [`Slot`] |
 //! | send from borrowed memory, simply | [`Qp::scope`] |
 //! | receive from many peers with one set of buffers | [`Context::create_srq`] and [`QpBuilder::srq`] |
+//! | let processes of a host share connections | [`Xrcd`], [`QpBuilder::xrc_send`], [`SrqBuilder::xrc`] |
+//! | know when something was done | [`Completion::timestamp`], [`Context::clock`] |
 //! | size a completion queue | [`CqDepth`], [`Cq::load`], [`Cq::resize`] |
 //! | complete | [`Cq::poll`]; blocking: [`Cq::wait`], [`Cq::spin_then_wait`], or [`CompChannel`] in an event loop |
 //! | await | module `tokio`, with the feature of that name |
@@ -76,7 +78,7 @@
 //! answers it: the real kernel, or a device model.
 
 mod mem;
-#[allow(dead_code, reason = "XRC, NOP, the clock page and packed completions have no verb yet")]
+#[allow(dead_code, reason = "what an adapter tells of itself, and data inside completions, have no verb yet")]
 mod mlx5;
 mod rxe;
 pub mod sys;

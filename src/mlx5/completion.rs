@@ -29,20 +29,20 @@ const BARE: verbs::Wc = verbs::Wc {
 #[derive(Clone, Copy)]
 pub struct Cqe<'cq> {
     body: Body<'cq>,
-    op_own: u8,
+    kind: u8,
     opcode: WcOpcode,
     wr_id: u64,
 }
 
 impl<'cq> Cqe<'cq> {
     #[inline(always)]
-    pub(super) fn new(body: Body<'cq>, op_own: u8, wr_id: u64, opcode: WcOpcode) -> Self {
-        Self { body, op_own, opcode, wr_id }
+    pub(super) fn new(body: Body<'cq>, kind: u8, wr_id: u64, opcode: WcOpcode) -> Self {
+        Self { body, kind, opcode, wr_id }
     }
 
     #[inline(always)]
     fn kind(self) -> u8 {
-        cqe::opcode_of(self.op_own)
+        self.kind
     }
 
     /// All of it. A failure says nothing beside its request, its queue pair and why.
@@ -192,7 +192,7 @@ impl<'cq> Cqe<'cq> {
     /// Whether the sender asked for an event.
     #[inline(always)]
     pub fn is_solicited(self) -> bool {
-        self.op_own & 2 != 0
+        self.body.op_own() & 2 != 0
     }
 
     /// The device's clock when the completion was made: ticks, or with real-time stamps seconds in the upper and nanoseconds
@@ -207,7 +207,7 @@ impl<'cq> Cqe<'cq> {
     ///
     /// A short message can be in the completion only on queues that asked for it.
     pub fn copy_inline(self, entry_bytes: u32, to: &mut [u8]) -> Option<()> {
-        let before = match cqe::format_of(self.op_own) {
+        let before = match cqe::format_of(self.body.op_own()) {
             format::INLINE_32 => false,
             format::INLINE_64 => true,
             _ => return None,

@@ -21,7 +21,7 @@ impl Filled for CqRing {
         let op_own = self.ready(ci)?;
         barrier::from_device_barrier();
         Some(match cqe::format_of(op_own) {
-            format::COMPRESSED => self.body(ci).byte_cnt().clamp(1, self.entries()),
+            format::COMPRESSED => self.body(ci).byte_cnt_of_others().clamp(1, self.entries()),
             _ => 1,
         })
     }
@@ -129,8 +129,20 @@ impl<B: Bus> Cq<B> {
         self.routes.mailbox()
     }
 
+    /// Whether there are no completions any more.
+    #[inline(always)]
+    pub fn has_fault(&self) -> bool {
+        self.fault.is_some()
+    }
+
     /// Why there are no completions any more, if that is so.
-    pub fn fault(&self) -> Option<CqFault> {
+    #[cold]
+    #[inline(never)]
+    #[allow(
+        improper_ctypes_definitions,
+        reason = "of Rust's own callers; the convention is there so that nothing unwinds"
+    )]
+    pub extern "C" fn fault(&self) -> Option<CqFault> {
         self.fault
     }
 
@@ -154,7 +166,7 @@ impl<B: Bus> Cq<B> {
     /// Whether there is nothing to read, or nothing that can be.
     #[inline(always)]
     pub fn is_drained(&self) -> bool {
-        self.fault.is_some() || !self.has_entry()
+        self.has_fault() || !self.has_entry()
     }
 
     /// Starts a batch.
@@ -174,7 +186,7 @@ impl<B: Bus> Cq<B> {
                 if !self.routes.has_mail() {
                     self.ci = ci.wrapping_add(1);
                     match resolve_send(&self.routes, body) {
-                        Some((wr_id, opcode)) => return Some(Cqe::new(body, op_own & SOLICITED, wr_id, opcode)),
+                        Some((wr_id, completed)) => return Some(Cqe::new(body, opcode::REQ, wr_id, completed)),
                         None => {
                             self.disowned += 1;
                             continue;
@@ -201,7 +213,7 @@ impl<B: Bus> Cq<B> {
             }
             self.ci = ci.wrapping_add(1);
             match resolve(&self.routes, body, op_own) {
-                Some((wr_id, opcode)) => return Some(Cqe::new(body, op_own, wr_id, opcode)),
+                Some((wr_id, opcode)) => return Some(Cqe::new(body, cqe::opcode_of(op_own), wr_id, opcode)),
                 None => self.disowned += 1,
             }
         }
@@ -271,7 +283,8 @@ enum Admitted {
 /// Looks closer: unpacks a block of compressed entries, or says why polling ends here.
 #[cold]
 #[inline(never)]
-fn admit(
+#[allow(improper_ctypes_definitions, reason = "of Rust's own callers; the convention is there so that nothing unwinds")]
+extern "C" fn admit(
     routes: &mut Routes<CqRing>,
     ring: &CqRing,
     ci: u32,
@@ -295,7 +308,8 @@ fn admit(
 
 #[cold]
 #[inline(never)]
-fn take_mail(routes: &mut Routes<CqRing>, ring: &CqRing, ci: u32) {
+#[allow(improper_ctypes_definitions, reason = "as above")]
+extern "C" fn take_mail(routes: &mut Routes<CqRing>, ring: &CqRing, ci: u32) {
     routes.take_mail(|past| disown(ring, ci, past));
 }
 
@@ -317,7 +331,11 @@ pub(super) fn disown(ring: &CqRing, ci: u32, past: Past) {
 /// The number of a send work request, and what it was posted as.
 #[inline(always)]
 fn resolve_send(routes: &Routes<CqRing>, body: Body<'_>) -> Option<(u64, WcOpcode)> {
-    Some(routes.sends(body.uidx())?.complete(body.wqe_counter()))
+    let queue = match routes.send_queue(body.uidx_word()) {
+        Some(queue) => queue,
+        None => routes.sends(body.uidx())?,
+    };
+    Some(queue.complete(body.wqe_counter()))
 }
 
 /// The number of a work request, and what it was posted as.

@@ -4,8 +4,10 @@
 //!
 //! [`CqRing::new`] checks that the ring lies in its memory, which it owns; every index is masked with the number of entries,
 //! so no access leaves it. An entry's last byte says whose it is and is read by atomic access; the rest is read only
-//! after that byte said that the entry is ours, with a barrier between, and by volatile access, since another thread may
-//! disown an entry or look at its last byte meanwhile. No reference to the memory is made but to atomics.
+//! after that byte said that the entry is ours, with a barrier between. From then on nobody but the poller writes it until it
+//! is given back: so the poller reads it by ordinary access, and what it does not need is not read. Other threads look at
+//! entries, too, and may look at one that was given back meanwhile: they read by atomic or volatile access, and throw away
+//! what they read then. No reference to the memory is made but to atomics.
 #![allow(unsafe_code)]
 
 use super::cqe::{self, CQE_BYTES, Cqe64, OP_OWN_INVALID};
@@ -147,9 +149,16 @@ impl Body<'_> {
     #[inline(always)]
     pub fn word<const OFFSET: usize>(self) -> u32 {
         const { assert!(OFFSET.is_multiple_of(4) && OFFSET < CQE_BYTES) };
-        // SAFETY: in the body and aligned, since the body is. Volatile, since another thread may disown the entry, or look
-        // at its last byte.
-        u32::from_be(unsafe { self.0.as_ptr().add(OFFSET).cast::<u32>().read_volatile() })
+        // SAFETY: in the body and aligned, since the body is. The entry is ours: see the module.
+        u32::from_be(unsafe { self.0.as_ptr().add(OFFSET).cast::<u32>().read() })
+    }
+
+    /// As [`byte_cnt`](Self::byte_cnt), for those who are not the poller: the entry may be written meanwhile, and then the number
+    /// means nothing.
+    pub fn byte_cnt_of_others(self) -> u32 {
+        let at = offset_of!(Cqe64, byte_cnt);
+        // SAFETY: in the body and aligned. Volatile, since the device may write the entry.
+        u32::from_be(unsafe { self.0.as_ptr().add(at).cast::<u32>().read_volatile() })
     }
 
     /// All bytes, in memory order.
@@ -163,6 +172,12 @@ impl Body<'_> {
         bytes
     }
 
+    /// The user index that it names, with whatever is in the 8 bits beside it: mostly nothing.
+    #[inline(always)]
+    pub fn uidx_word(self) -> u32 {
+        self.word::<{ offset_of!(Cqe64, srqn_uidx) }>()
+    }
+
     /// The user index that it names.
     #[inline(always)]
     pub fn uidx(self) -> u32 {
@@ -173,8 +188,7 @@ impl Body<'_> {
     #[inline(always)]
     pub fn wqe_counter(self) -> u32 {
         // SAFETY: as in `word`.
-        u16::from_be(unsafe { self.0.as_ptr().add(offset_of!(Cqe64, wqe_counter)).cast::<u16>().read_volatile() })
-            .into()
+        u16::from_be(unsafe { self.0.as_ptr().add(offset_of!(Cqe64, wqe_counter)).cast::<u16>().read() }).into()
     }
 
     /// Bytes of the message, or what else the field means.

@@ -201,9 +201,20 @@ impl<F: Filled> Routes<F> {
         changed
     }
 
-    /// The send queue that `uidx` stands for.
+    /// The send queue that `uidx` stands for, if it is in the table: the quick way.
     #[inline(always)]
-    pub fn sends(&self, uidx: u32) -> Option<&SqShared> {
+    pub fn send_queue(&self, uidx: u32) -> Option<&SqShared> {
+        self.sends.get(uidx as usize)?.as_deref()
+    }
+
+    /// The send queue that `uidx` stands for.
+    #[cold]
+    #[inline(never)]
+    #[allow(
+        improper_ctypes_definitions,
+        reason = "of Rust's own callers; the convention is there so that nothing unwinds"
+    )]
+    pub extern "C" fn sends(&self, uidx: u32) -> Option<&SqShared> {
         match self.sends.get(uidx as usize) {
             Some(queue) => queue.as_deref(),
             None => match self.gone(uidx)? {
@@ -227,7 +238,9 @@ impl<F: Filled> Routes<F> {
 
     /// The queue that is gone and has this name.
     #[cold]
-    fn gone(&self, name: u32) -> Option<&Change> {
+    #[inline(never)]
+    #[allow(improper_ctypes_definitions, reason = "as above")]
+    extern "C" fn gone(&self, name: u32) -> Option<&Change> {
         let at = name.checked_sub(uidx::FIRST_NAME)?;
         Some(&self.gone.get(at as usize)?.as_ref()?.queue)
     }

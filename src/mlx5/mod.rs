@@ -43,7 +43,7 @@ pub use create::{
 };
 pub use rq::Rq;
 pub use shadow::SrqShared;
-pub use sq::{Destination, Sq, Target};
+pub use sq::{Destination, OpenSq, Sq, Target};
 pub use srq::Srq;
 pub use wqe::Av;
 

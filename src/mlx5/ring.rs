@@ -51,7 +51,14 @@ impl Ring {
     /// A cursor on the byte that `offset`, a multiple of 16, stands for.
     #[inline(always)]
     pub fn cursor(&mut self, offset: usize) -> Cursor<'_> {
-        Cursor { at: offset & self.mask & !(DS_BYTES as usize - 1), ds: 0, ring: self }
+        let ring = self.open();
+        Cursor { start: offset & ring.mask & !(DS_BYTES as usize - 1), ds: 0, starts_block: false, ring }
+    }
+
+    /// The ring, to be written without a look at where it is for each element.
+    #[inline(always)]
+    pub fn open(&mut self) -> OpenRing<'_> {
+        OpenRing { base: self.base, mask: self.mask, _ring: PhantomData }
     }
 
     /// The block that starts at `offset`, a multiple of 64.
@@ -77,6 +84,30 @@ impl Ring {
     }
 }
 
+/// A ring that is being written.
+pub struct OpenRing<'a> {
+    base: NonNull<u8>,
+    mask: usize,
+    _ring: PhantomData<&'a mut Ring>,
+}
+
+impl OpenRing<'_> {
+    /// A cursor on the block that `number` stands for.
+    #[inline(always)]
+    pub fn element(&mut self, number: u32) -> Cursor<'_> {
+        let ring = OpenRing { base: self.base, mask: self.mask, _ring: PhantomData };
+        Cursor { start: (number as usize * BB_BYTES as usize) & self.mask, ds: 0, starts_block: true, ring }
+    }
+
+    /// The block that `number` stands for.
+    #[inline(always)]
+    pub fn block(&self, number: u32) -> Block<'_> {
+        // SAFETY: masked, so in bounds; ring and block are multiples of 64, so the whole block is.
+        let at = unsafe { self.base.as_ptr().add((number as usize * BB_BYTES as usize) & self.mask) };
+        Block { at, _ring: PhantomData }
+    }
+}
+
 /// A block of a ring: 64 bytes, aligned to 64, valid for volatile reads.
 #[derive(Clone, Copy)]
 pub struct Block<'a> {
@@ -93,11 +124,13 @@ impl Block<'_> {
 
 /// Writes the segments of one element one after the other, and goes on at the ring's start when it comes to its end.
 pub struct Cursor<'a> {
-    ring: &'a mut Ring,
-    /// Offset of the next segment: masked, a multiple of 16.
-    at: usize,
+    ring: OpenRing<'a>,
+    /// Offset of the element: masked, a multiple of 16.
+    start: usize,
     /// Units passed so far.
     ds: u32,
+    /// The element starts on a block, a multiple of 64, so that its first four units lie one after the other.
+    starts_block: bool,
 }
 
 impl Cursor<'_> {
@@ -110,8 +143,15 @@ impl Cursor<'_> {
     /// Leaves out a unit, to be written later.
     #[inline(always)]
     pub fn skip(&mut self) {
-        self.at = (self.at + DS_BYTES as usize) & self.ring.mask;
         self.ds += 1;
+    }
+
+    /// Offset of the next segment: below the ring's length, a multiple of 16.
+    #[inline(always)]
+    fn at(&self) -> usize {
+        let at = self.start + self.ds as usize * DS_BYTES as usize;
+        // A ring has a multiple of blocks, so what lies in an element's first block does not go around its end.
+        if self.starts_block && self.ds < BB_BYTES / DS_BYTES { at } else { at & self.ring.mask }
     }
 
     /// Writes a segment.
@@ -119,7 +159,7 @@ impl Cursor<'_> {
     pub fn put<B: Bus, const N: usize>(&mut self, bus: &B, segment: impl Into<[Chunk; N]>) {
         for chunk in segment.into() {
             // SAFETY: `at` is below the ring's length, and both it and the length are multiples of 16, as the base is.
-            unsafe { bus.segment(self.ring.base.as_ptr().add(self.at), chunk) };
+            unsafe { bus.segment(self.ring.base.as_ptr().add(self.at()), chunk) };
             self.skip();
         }
     }
@@ -129,9 +169,27 @@ impl Cursor<'_> {
     #[inline(always)]
     pub fn inline<B: Bus>(&mut self, bus: &B, max_bytes: usize, pieces: &[&[u8]]) -> Option<()> {
         let (base, mask) = (self.ring.base, self.ring.mask);
+        let unit = self.at();
+        if let [piece] = pieces
+            && piece.len() <= DS_BYTES as usize - size_of::<InlineHead>()
+        {
+            if piece.len() > max_bytes {
+                return None;
+            }
+            if !piece.is_empty() {
+                let head = InlineHead { byte_count: (INLINE | piece.len() as u32).into() };
+                // SAFETY: head and piece fit the unit, which is inside the ring; no reference to its memory exists.
+                unsafe {
+                    bus.inline(base.as_ptr().add(unit + size_of::<InlineHead>()), piece);
+                    bus.inline(base.as_ptr().add(unit), head.as_bytes());
+                }
+                self.ds += 1;
+            }
+            return Some(());
+        }
         // Never longer than the ring, so that it goes around once at most.
         let max_bytes = max_bytes.min(mask);
-        let start = self.at + size_of::<InlineHead>();
+        let start = unit + size_of::<InlineHead>();
         let mut used = 0_usize;
         for piece in pieces {
             // `used <= max_bytes` always: no wrap.
@@ -157,11 +215,9 @@ impl Cursor<'_> {
             return Some(());
         }
         let head = InlineHead { byte_count: (INLINE | used as u32).into() };
-        // SAFETY: a unit starts at `at`, inside the ring.
-        unsafe { bus.inline(base.as_ptr().add(self.at), head.as_bytes()) };
-        let ds = (size_of::<InlineHead>() + used).div_ceil(DS_BYTES as usize);
-        self.at = (self.at + ds * DS_BYTES as usize) & mask;
-        self.ds += ds as u32;
+        // SAFETY: a unit starts there, inside the ring.
+        unsafe { bus.inline(base.as_ptr().add(unit), head.as_bytes()) };
+        self.ds += (size_of::<InlineHead>() + used).div_ceil(DS_BYTES as usize) as u32;
         Some(())
     }
 }

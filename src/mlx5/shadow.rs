@@ -32,11 +32,44 @@ impl<T> Masked<T> {
         Self { entries: (0..len).map(entry).collect(), mask: len - 1 }
     }
 
+    /// The entries, to be reached without a look at where they are for each.
+    #[inline(always)]
+    fn open(&self) -> OpenMasked<'_, T> {
+        OpenMasked { entries: &self.entries, mask: self.mask }
+    }
+
     /// The entry that any number stands for.
     #[inline(always)]
     fn get(&self, index: u32) -> &T {
         // SAFETY: masked by the length minus one, a power of two: below the length.
         unsafe { self.entries.get_unchecked((index & self.mask) as usize) }
+    }
+}
+
+struct OpenMasked<'a, T> {
+    entries: &'a [T],
+    mask: u32,
+}
+
+impl<'a, T> OpenMasked<'a, T> {
+    /// As [`Masked::get`].
+    #[inline(always)]
+    fn get(&self, index: u32) -> &'a T {
+        // SAFETY: as there.
+        unsafe { self.entries.get_unchecked((index & self.mask) as usize) }
+    }
+}
+
+/// Of a send queue, for the poster of a batch.
+pub struct OpenSends<'a>(OpenMasked<'a, Sent>);
+
+impl OpenSends<'_> {
+    /// Notes the work request whose element starts at `block`; `count` is its number from the queue's start, times [`ONE`].
+    #[inline(always)]
+    pub fn note(&self, block: u32, wr_id: u64, count: u32, opcode: WcOpcode) {
+        let entry = self.0.get(block);
+        entry.wr_id.store(wr_id, Ordering::Relaxed);
+        entry.count_and_opcode.store(count | opcode.0, Ordering::Relaxed);
     }
 }
 
@@ -49,12 +82,12 @@ pub struct SqShared {
 
 struct Sent {
     wr_id: AtomicU64,
-    /// Bits 23:0 work requests posted up to and with this one, 31:24 what it completes as.
+    /// Bits 31:8 work requests posted up to and with this one, 7:0 what it completes as.
     count_and_opcode: AtomicU32,
 }
 
-/// Counts of work requests have 24 bits here; a queue holds far fewer.
-const COUNT: u32 = 0xff_ffff;
+/// One work request, where counts of them have the upper 24 bits of a word: more than any queue holds.
+pub const ONE: u32 = 1 << 8;
 
 impl SqShared {
     /// For a ring of `blocks` blocks.
@@ -63,18 +96,22 @@ impl SqShared {
         Self { entries: Masked::new(blocks, entry), done: CachePadded::new(AtomicU32::new(0)) }
     }
 
-    /// Poster: notes the work request whose element starts at `block` and is number `count` from the queue's start.
+    /// Poster: a batch begins.
     #[inline(always)]
-    pub fn note(&self, block: u32, wr_id: u64, count: u32, opcode: WcOpcode) {
-        let entry = self.entries.get(block);
-        entry.wr_id.store(wr_id, Ordering::Relaxed);
-        entry.count_and_opcode.store(opcode.0 << 24 | count & COUNT, Ordering::Relaxed);
+    pub fn open(&self) -> OpenSends<'_> {
+        OpenSends(self.entries.open())
     }
 
-    /// Poster: how many of `posted` work requests are not done, both counted from the queue's start.
+    /// Poster: as [`OpenSends::note`], for one, for tests.
+    #[cfg(test)]
+    pub fn note(&self, block: u32, wr_id: u64, count: u32, opcode: WcOpcode) {
+        self.open().note(block, wr_id, count.wrapping_mul(ONE), opcode);
+    }
+
+    /// Poster: how many of `posted` work requests are not done, counted from the queue's start, times [`ONE`].
     #[inline(always)]
     pub fn outstanding(&self, posted: u32) -> u32 {
-        posted.wrapping_sub(self.done.load(Ordering::Acquire)) & COUNT
+        posted.wrapping_sub(self.done.load(Ordering::Acquire) & !(ONE - 1)) / ONE
     }
 
     /// Poller: the element that starts at `block` is done, and with it all before, signaled or not.
@@ -84,7 +121,7 @@ impl SqShared {
         let wr_id = entry.wr_id.load(Ordering::Relaxed);
         let count_and_opcode = entry.count_and_opcode.load(Ordering::Relaxed);
         self.done.store(count_and_opcode, Ordering::Release);
-        (wr_id, WcOpcode(count_and_opcode >> 24))
+        (wr_id, WcOpcode(count_and_opcode & 0xff))
     }
 }
 
@@ -214,18 +251,22 @@ impl Iterator for Taken<'_> {
 mod tests {
     use super::*;
 
+    fn outstanding(shared: &SqShared, posted: u32) -> u32 {
+        shared.outstanding(posted.wrapping_mul(ONE))
+    }
+
     #[test]
     fn a_completion_retires_all_before_it() {
         let shared = SqShared::new(4);
         shared.note(0, 10, 1, WcOpcode::SEND);
         shared.note(1, 11, 2, WcOpcode::RDMA_WRITE);
         shared.note(2, 12, 3, WcOpcode::LOCAL_INV);
-        assert_eq!(shared.outstanding(3), 3);
+        assert_eq!(outstanding(&shared, 3), 3);
         assert_eq!(shared.complete(1), (11, WcOpcode::RDMA_WRITE));
-        assert_eq!(shared.outstanding(3), 1);
-        assert_eq!((shared.complete(2), shared.outstanding(3)), ((12, WcOpcode::LOCAL_INV), 0));
+        assert_eq!(outstanding(&shared, 3), 1);
+        assert_eq!((shared.complete(2), outstanding(&shared, 3)), ((12, WcOpcode::LOCAL_INV), 0));
         shared.note(0x1_0003, 13, 4, WcOpcode::SEND);
-        assert_eq!((shared.complete(3), shared.outstanding(4)), ((13, WcOpcode::SEND), 0), "indices are masked");
+        assert_eq!((shared.complete(3), outstanding(&shared, 4)), ((13, WcOpcode::SEND), 0), "indices are masked");
     }
 
     #[test]
@@ -236,7 +277,7 @@ mod tests {
                 let count = (around - back) as u32;
                 shared.note(0, 1, count, WcOpcode(135));
                 assert_eq!(shared.complete(0), (1, WcOpcode(135)));
-                assert_eq!((shared.outstanding(count), shared.outstanding(count.wrapping_add(3))), (0, 3));
+                assert_eq!((outstanding(&shared, count), outstanding(&shared, count.wrapping_add(3))), (0, 3));
             }
         }
     }

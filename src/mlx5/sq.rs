@@ -11,20 +11,33 @@ use super::dbrec::{DoorbellRecord, Word};
 use super::home::Home;
 use super::layout::SqLayout;
 use super::mailbox::Change;
-use super::ring::{Cursor, Ring};
-use super::shadow::SqShared;
+use super::ring::{Cursor, OpenRing, Ring};
+use super::shadow::{ONE, OpenSends, SqShared};
 use super::uar::SendRegister;
 use super::umr::{self, Bind};
 use super::wqe::{
-    Atomic, Av, BB_BYTES, Chunk, Ctrl, DS_PER_BB, Data, EXTENDED_AV, MAX_DATA_BYTES, Raddr, Xrc, ctrl_flags, opcode,
+    Atomic, Av, BB_BYTES, Chunk, Ctrl, DS_PER_BB, Data, EXTENDED_AV, MAX_DATA_BYTES, MAX_DS, Raddr, Xrc, ctrl_flags,
+    opcode,
 };
 use crate::mem::copy::stay_a_loop;
 use crate::uverbs::types::{Qpn, Rkey};
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WcOpcode, WrFlags};
 use std::sync::Arc;
 
+/// What no queue is too narrow for, within its limits of entries and inline bytes: a datagram queue pair, which has no remote
+/// addresses, has longer addresses of its own.
+const MEASURED: &[u8] = &[
+    opcode::SEND,
+    opcode::SEND_IMM,
+    opcode::SEND_INVAL,
+    opcode::RDMA_WRITE,
+    opcode::RDMA_WRITE_IMM,
+    opcode::RDMA_READ,
+    opcode::NOP,
+];
+
 /// What the work request of a NOP completes as: `IBV_WC_DRIVER1`.
-pub const WC_NOP: WcOpcode = WcOpcode(135);
+pub const WC_NOP: WcOpcode = WcOpcode::DRIVER1;
 
 /// Where the work requests of one queue pair go, if not all to the same peer.
 #[derive(Clone, Copy)]
@@ -68,22 +81,12 @@ pub struct SqParts {
 /// Pushed work requests are in the ring but not told to the device until [`submit`](Self::submit).
 pub struct Sq<B = Cpu> {
     ring: Ring,
-    /// Blocks and work requests pushed, from the queue's start.
     pushed: Position,
     /// What of that the device was told.
     told: Position,
-    /// Work requests that were done when it was last looked at.
+    /// Work requests that were done when it was last looked at, counted as in [`Position`].
     done: u32,
-    max_wr: u32,
-    max_ds: u32,
-    max_sge: u32,
-    max_inline: u32,
-    qpn: u32,
-    /// Flags that every control segment has.
-    always: u8,
-    /// First 8 bytes of the last control segment, and the units of its element.
-    last: [u8; 8],
-    last_ds: u32,
+    limits: Limits,
     shared: Arc<SqShared>,
     record: Arc<DoorbellRecord>,
     register: SendRegister,
@@ -91,14 +94,48 @@ pub struct Sq<B = Cpu> {
     bus: B,
 }
 
+/// A send queue while a batch is written: what each work request needs is here, and nothing of it is in the queue before the
+/// batch is submitted. So a batch that is dropped leaves no trace.
+pub struct OpenSq<'a, B = Cpu> {
+    ring: OpenRing<'a>,
+    notes: OpenSends<'a>,
+    at: Position,
+    /// Work requests that fit, as far as known.
+    left: u32,
+    limits: Limits,
+    shared: &'a SqShared,
+    done: &'a mut u32,
+    pushed: &'a mut Position,
+    told: &'a mut Position,
+    record: &'a DoorbellRecord,
+    register: &'a mut SendRegister,
+    bus: &'a B,
+}
+
+/// What a queue was made with.
+#[derive(Clone, Copy)]
+struct Limits {
+    max_wr: u32,
+    max_ds: u32,
+    max_sge: u32,
+    max_inline: usize,
+    /// Number of the queue pair, as the control segment has it.
+    qpn_ds: u32,
+    /// Flags that every control segment has.
+    always: u8,
+}
+
+/// How far a queue is filled.
 #[derive(Clone, Copy, Default)]
 struct Position {
-    /// In blocks.
+    /// In blocks, from the queue's start.
     block: u32,
-    /// In work requests.
+    /// In work requests, from the queue's start, times [`ONE`].
     count: u32,
     /// What the next element must wait for: earlier UMRs, or nothing.
     fence: u8,
+    /// First 8 bytes of the last control segment.
+    last: [u8; 8],
 }
 
 /// What an element is finished with.
@@ -131,14 +168,14 @@ impl<B: Bus> Sq<B> {
             pushed: Position::default(),
             told: Position::default(),
             done: 0,
-            max_wr: layout.max_wr,
-            max_ds: layout.max_ds,
-            max_sge: layout.max_sge,
-            max_inline: layout.max_inline,
-            qpn: qpn.get(),
-            always: if sig_all { ctrl_flags::CQ_UPDATE } else { 0 },
-            last: [0; 8],
-            last_ds: 0,
+            limits: Limits {
+                max_wr: layout.max_wr,
+                max_ds: layout.max_ds,
+                max_sge: layout.max_sge,
+                max_inline: layout.max_inline as usize,
+                qpn_ds: qpn.get() << 8,
+                always: if sig_all { ctrl_flags::CQ_UPDATE } else { 0 },
+            },
             shared,
             record,
             register,
@@ -149,23 +186,59 @@ impl<B: Bus> Sq<B> {
 
     /// Work requests that the queue holds at most.
     pub fn capacity(&self) -> u32 {
-        self.max_wr
+        self.limits.max_wr
     }
 
     /// Scatter/gather entries that a work request takes at most.
     pub fn max_sge(&self) -> u32 {
-        self.max_sge
+        self.limits.max_sge
     }
 
     /// Inline bytes that a work request takes at most.
     pub fn max_inline(&self) -> u32 {
-        self.max_inline
+        self.limits.max_inline as u32
     }
 
     /// Work requests that can be pushed now.
     pub fn remaining(&mut self) -> u32 {
-        self.refresh();
-        self.max_wr.saturating_sub(self.outstanding())
+        self.with(|open| open.remaining())
+    }
+
+    /// Opens a batch: what an earlier one pushed but never submitted is dropped.
+    #[inline(always)]
+    pub fn open(&mut self) -> OpenSq<'_, B> {
+        self.rollback();
+        self.go_on()
+    }
+
+    /// Opens the batch that was pushed so far.
+    #[inline(always)]
+    fn go_on(&mut self) -> OpenSq<'_, B> {
+        let Self { ring, pushed, told, done, limits, shared, record, register, home: _, bus } = self;
+        let left = limits.max_wr.saturating_sub(pushed.count.wrapping_sub(*done) / ONE);
+        OpenSq {
+            ring: ring.open(),
+            notes: shared.open(),
+            at: *pushed,
+            pushed,
+            left,
+            limits: *limits,
+            shared,
+            done,
+            told,
+            record,
+            register,
+            bus,
+        }
+    }
+
+    /// Does something with the batch that was pushed so far.
+    #[inline(always)]
+    fn with<T>(&mut self, work: impl FnOnce(&mut OpenSq<'_, B>) -> T) -> T {
+        let mut open = self.go_on();
+        let result = work(&mut open);
+        *open.pushed = open.at;
+        result
     }
 
     /// Starts a batch: what an earlier one pushed but never submitted is dropped.
@@ -193,6 +266,64 @@ impl<B: Bus> Sq<B> {
         }
     }
 
+    /// As [`OpenSq::push`].
+    #[inline(always)]
+    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.with(|open| open.push(wr))
+    }
+
+    /// As [`OpenSq::push_to`].
+    #[inline(always)]
+    pub fn push_to(&mut self, wr: &SendWr<'_>, target: Target<'_>) -> Result<(), PostError> {
+        self.with(|open| open.push_to(wr, target))
+    }
+
+    /// As [`OpenSq::submit`].
+    #[inline(always)]
+    pub fn submit(&mut self) {
+        self.with(|open| open.submit());
+    }
+
+    /// As [`OpenSq::push_local_inv`], for tests.
+    #[cfg(test)]
+    pub fn push_local_inv(&mut self, wr_id: u64, flags: WrFlags, rkey: Rkey) -> Result<(), PostError> {
+        self.with(|open| open.push_local_inv(wr_id, flags, rkey))
+    }
+
+    /// As [`OpenSq::push_send_inv`], for tests.
+    #[cfg(test)]
+    pub fn push_send_inv(
+        &mut self,
+        wr_id: u64,
+        flags: WrFlags,
+        rkey: Rkey,
+        data: &Payload<'_>,
+        target: Target<'_>,
+    ) -> Result<(), PostError> {
+        self.with(|open| open.push_send_inv(wr_id, flags, rkey, data, target))
+    }
+
+    /// As [`OpenSq::push_bind`], for tests.
+    #[cfg(test)]
+    pub fn push_bind(&mut self, wr_id: u64, flags: WrFlags, bind: &Bind) -> Result<(), PostError> {
+        self.with(|open| open.push_bind(wr_id, flags, bind))
+    }
+
+    /// As [`OpenSq::push_nop`].
+    #[inline(always)]
+    pub fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        self.with(|open| open.push_nop(wr_id, flags))
+    }
+
+    /// Goes on in another ring of the same length, for tests.
+    #[cfg(test)]
+    pub fn use_ring(&mut self, ring: Ring) {
+        assert_eq!(ring.bytes(), self.ring.bytes());
+        self.ring = ring;
+    }
+}
+
+impl<B: Bus> OpenSq<'_, B> {
     /// Writes a work request for the connected peer. On an error nothing was pushed.
     #[inline(always)]
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
@@ -211,35 +342,34 @@ impl<B: Bus> Sq<B> {
             _ => {}
         }
         self.room()?;
-        let (max_sge, max_inline) = (self.max_sge, self.max_inline);
-        let Self { ring, bus, pushed, .. } = self;
-        let mut cursor = open(ring, pushed.block, target, bus);
+        let Self { ring, bus, at, limits, .. } = self;
+        let mut cursor = open(ring, at.block, target, *bus);
         let (opcode, imm, completes_as) = match wr.op {
             SendOp::Send => (opcode::SEND, 0, WcOpcode::SEND),
             SendOp::SendImm(imm) => (opcode::SEND_IMM, imm, WcOpcode::SEND),
             SendOp::Write(remote) => {
-                cursor.put(bus, raddr(remote));
+                cursor.put(*bus, raddr(remote));
                 (opcode::RDMA_WRITE, 0, WcOpcode::RDMA_WRITE)
             }
             SendOp::WriteImm(remote, imm) => {
-                cursor.put(bus, raddr(remote));
+                cursor.put(*bus, raddr(remote));
                 (opcode::RDMA_WRITE_IMM, imm, WcOpcode::RDMA_WRITE)
             }
             SendOp::Read(remote) => {
                 let Payload::Sges(_) = wr.payload else { return Err(PostError::InlineRead) };
-                cursor.put(bus, raddr(remote));
+                cursor.put(*bus, raddr(remote));
                 (opcode::RDMA_READ, 0, WcOpcode::RDMA_READ)
             }
             SendOp::CompareSwap { remote, compare, swap } => {
                 check_atomic(remote, &wr.payload)?;
-                cursor.put(bus, raddr(remote));
-                cursor.put(bus, Atomic { swap_add: swap.into(), compare: compare.into() });
+                cursor.put(*bus, raddr(remote));
+                cursor.put(*bus, Atomic { swap_add: swap.into(), compare: compare.into() });
                 (opcode::ATOMIC_CS, 0, WcOpcode::COMP_SWAP)
             }
             SendOp::FetchAdd { remote, add } => {
                 check_atomic(remote, &wr.payload)?;
-                cursor.put(bus, raddr(remote));
-                cursor.put(bus, Atomic { swap_add: add.into(), compare: 0.into() });
+                cursor.put(*bus, raddr(remote));
+                cursor.put(*bus, Atomic { swap_add: add.into(), compare: 0.into() });
                 (opcode::ATOMIC_FA, 0, WcOpcode::FETCH_ADD)
             }
             // The device has neither.
@@ -250,7 +380,7 @@ impl<B: Bus> Sq<B> {
                 return Err(PostError::NotOffered);
             }
         };
-        payload(&mut cursor, bus, max_sge, max_inline, &wr.payload)?;
+        payload(&mut cursor, *bus, *limits, &wr.payload)?;
         let ds = cursor.ds();
         self.finish(Finish { wr_id: wr.wr_id, flags: wr.flags, opcode, imm, completes_as, ds })
     }
@@ -266,10 +396,9 @@ impl<B: Bus> Sq<B> {
         target: Target<'_>,
     ) -> Result<(), PostError> {
         self.room()?;
-        let (max_sge, max_inline) = (self.max_sge, self.max_inline);
-        let Self { ring, bus, pushed, .. } = self;
-        let mut cursor = open(ring, pushed.block, target, bus);
-        payload(&mut cursor, bus, max_sge, max_inline, data)?;
+        let Self { ring, bus, at, limits, .. } = self;
+        let mut cursor = open(ring, at.block, target, *bus);
+        payload(&mut cursor, *bus, *limits, data)?;
         let ds = cursor.ds();
         let completes_as = WcOpcode::SEND;
         self.finish(Finish { wr_id, flags, opcode: opcode::SEND_INVAL, imm: rkey.0, completes_as, ds })
@@ -279,11 +408,11 @@ impl<B: Bus> Sq<B> {
     #[inline(always)]
     pub fn push_local_inv(&mut self, wr_id: u64, flags: WrFlags, rkey: Rkey) -> Result<(), PostError> {
         self.room()?;
-        let Self { ring, bus, pushed, .. } = self;
-        let mut cursor = open(ring, pushed.block, Target::Connected, bus);
+        let Self { ring, bus, at, .. } = self;
+        let mut cursor = open(ring, at.block, Target::Connected, *bus);
         let (control, key) = umr::invalidate(rkey);
-        cursor.put(bus, control);
-        cursor.put(bus, key);
+        cursor.put(*bus, control);
+        cursor.put(*bus, key);
         let ds = cursor.ds();
         let completes_as = WcOpcode::LOCAL_INV;
         self.finish(Finish { wr_id, flags, opcode: opcode::UMR, imm: rkey.0, completes_as, ds })
@@ -296,15 +425,15 @@ impl<B: Bus> Sq<B> {
         if bind.length > MAX_DATA_BYTES {
             return Err(PostError::MessageTooLong);
         }
-        let Self { ring, bus, pushed, qpn, .. } = self;
-        let mut cursor = open(ring, pushed.block, Target::Connected, bus);
-        let umr::Binding { control, key, entry } = bind.segments(*qpn);
-        cursor.put(bus, control);
-        cursor.put(bus, key);
+        let Self { ring, bus, at, limits, .. } = self;
+        let mut cursor = open(ring, at.block, Target::Connected, *bus);
+        let umr::Binding { control, key, entry } = bind.segments(limits.qpn_ds >> 8);
+        cursor.put(*bus, control);
+        cursor.put(*bus, key);
         if let Some(entry) = entry {
-            cursor.put(bus, entry);
+            cursor.put(*bus, entry);
             // The list is padded to a block.
-            cursor.put(bus, [Chunk([0; 16]); 3]);
+            cursor.put(*bus, [Chunk([0; 16]); 3]);
         }
         let ds = cursor.ds();
         let (imm, completes_as) = (bind.rkey.0, WcOpcode::BIND_MW);
@@ -321,43 +450,43 @@ impl<B: Bus> Sq<B> {
     /// Tells the device of everything pushed, and rings once. Does nothing if nothing was pushed.
     #[inline(always)]
     pub fn submit(&mut self) {
-        let Self { ring, bus, pushed, told, record, register, last, last_ds, .. } = self;
-        if pushed.count == told.count {
+        let Self { ring, bus, at, pushed, told, record, register, .. } = self;
+        if at.count == told.count {
             return;
         }
         bus.to_device();
-        bus.record(record, Word::Send, pushed.block & 0xffff);
+        bus.record(record, Word::Send, at.block & 0xffff);
         bus.wc_start();
-        if pushed.count.wrapping_sub(told.count) == 1 && register.takes_whole(*last_ds) {
+        let [.., ds] = at.last;
+        let ds = u32::from(ds) & MAX_DS;
+        if at.count.wrapping_sub(told.count) == ONE && register.takes_whole(ds) {
             let mut block = 0;
-            while block < last_ds.div_ceil(DS_PER_BB) {
-                let from = ring.block(told.block.wrapping_add(block) as usize * BB_BYTES as usize);
-                register.copy(bus, block, from);
+            while block < ds.div_ceil(DS_PER_BB) {
+                register.copy(*bus, block, ring.block(told.block.wrapping_add(block)));
                 block += 1;
                 stay_a_loop();
             }
         } else {
-            register.ring(bus, *last);
+            register.ring(*bus, at.last);
         }
         bus.wc_flush();
         register.turn();
-        *told = *pushed;
+        (**told, **pushed) = (*at, *at);
     }
 
-    /// Goes on in another ring of the same length, for tests.
-    #[cfg(test)]
-    pub fn use_ring(&mut self, ring: Ring) {
-        assert_eq!(ring.bytes(), self.ring.bytes());
-        self.ring = ring;
+    /// Work requests that can be pushed now.
+    pub fn remaining(&mut self) -> u32 {
+        self.refresh();
+        self.left
     }
 
     /// Whether there is room for one more.
     #[inline(always)]
     fn room(&mut self) -> Result<(), PostError> {
-        if self.outstanding() >= self.max_wr {
+        if self.left == 0 {
             // Full as far as we know: only now look at the poller's cache line.
             self.refresh();
-            if self.outstanding() >= self.max_wr {
+            if self.left == 0 {
                 return Err(PostError::QueueFull);
             }
         }
@@ -365,60 +494,56 @@ impl<B: Bus> Sq<B> {
     }
 
     #[inline(always)]
-    fn outstanding(&self) -> u32 {
-        self.pushed.count.wrapping_sub(self.done)
-    }
-
-    #[inline(always)]
     fn refresh(&mut self) {
-        let pushed = self.pushed.count;
-        self.done = pushed.wrapping_sub(self.shared.outstanding(pushed));
+        let outstanding = self.shared.outstanding(self.at.count);
+        *self.done = self.at.count.wrapping_sub(outstanding * ONE);
+        self.left = self.limits.max_wr.saturating_sub(outstanding);
     }
 
     /// Writes the control segment, last, and passes the element.
     #[inline(always)]
     fn finish(&mut self, element: Finish) -> Result<(), PostError> {
         let Finish { wr_id, flags, opcode, imm, completes_as, ds } = element;
-        if ds > self.max_ds {
+        if !MEASURED.contains(&opcode) && ds > self.limits.max_ds {
             // Of a kind that this transport does not have: the queue was not measured for it, and passing it could run into
             // elements that the device has yet to read.
             return Err(PostError::NotOffered);
         }
-        let Position { block, count, fence } = self.pushed;
+        let Position { block, count, fence, last: _ } = self.at;
         let fenced = flags.contains(WrFlags::FENCE);
-        let fm_ce_se = self.always
+        let fm_ce_se = self.limits.always
             | if fenced { ctrl_flags::FENCE } else { fence }
             | if flags.contains(WrFlags::SIGNALED) { ctrl_flags::CQ_UPDATE } else { 0 }
             | if flags.contains(WrFlags::SOLICITED) { ctrl_flags::SOLICITED } else { 0 };
         let control = Ctrl {
             opmod_idx_opcode: ((block & 0xffff) << 8 | u32::from(opcode)).into(),
-            qpn_ds: (self.qpn << 8 | ds).into(),
+            qpn_ds: (self.limits.qpn_ds | ds).into(),
             signature: 0,
             dci_stream: [0; 2],
             fm_ce_se,
             imm: imm.into(),
         };
         let [chunk] = control.into();
-        self.ring.cursor(block as usize * BB_BYTES as usize).put(&self.bus, [chunk]);
+        self.ring.element(block).put(self.bus, [chunk]);
         let [a, b, c, d, e, f, g, h, ..] = chunk.0;
-        self.last = [a, b, c, d, e, f, g, h];
-        self.last_ds = ds;
-        let count = count.wrapping_add(1);
-        self.shared.note(block, wr_id, count, completes_as);
-        self.pushed = Position {
+        let count = count.wrapping_add(ONE);
+        self.notes.note(block, wr_id, count, completes_as);
+        self.at = Position {
             block: block.wrapping_add(ds.div_ceil(DS_PER_BB)),
             count,
             // What a UMR did is there for the next element only if that one waits for it.
             fence: if opcode == opcode::UMR { ctrl_flags::INITIATOR_SMALL_FENCE } else { 0 },
+            last: [a, b, c, d, e, f, g, h],
         };
+        self.left -= 1;
         Ok(())
     }
 }
 
 /// A cursor behind the control segment and what the target needs.
 #[inline(always)]
-fn open<'r, B: Bus>(ring: &'r mut Ring, block: u32, target: Target<'_>, bus: &B) -> Cursor<'r> {
-    let mut cursor = ring.cursor(block as usize * BB_BYTES as usize);
+fn open<'r, B: Bus>(ring: &'r mut OpenRing<'_>, block: u32, target: Target<'_>, bus: &B) -> Cursor<'r> {
+    let mut cursor = ring.element(block);
     cursor.skip();
     match target {
         Target::Connected => {}
@@ -440,8 +565,7 @@ fn raddr(remote: RemoteAddr) -> Raddr {
 fn payload<B: Bus>(
     cursor: &mut Cursor<'_>,
     bus: &B,
-    max_sge: u32,
-    max_inline: u32,
+    Limits { max_sge, max_inline, .. }: Limits,
     payload: &Payload<'_>,
 ) -> Result<(), PostError> {
     match payload {
@@ -464,10 +588,8 @@ fn payload<B: Bus>(
             }
             Ok(())
         }
-        Payload::Inline(bytes) => cursor.inline(bus, max_inline as usize, &[bytes]).ok_or(PostError::InlineTooLong),
-        Payload::InlinePieces(pieces) => {
-            cursor.inline(bus, max_inline as usize, pieces).ok_or(PostError::InlineTooLong)
-        }
+        Payload::Inline(bytes) => cursor.inline(bus, max_inline, &[bytes]).ok_or(PostError::InlineTooLong),
+        Payload::InlinePieces(pieces) => cursor.inline(bus, max_inline, pieces).ok_or(PostError::InlineTooLong),
     }
 }
 

@@ -98,7 +98,16 @@ pub struct Raddr {
     pub reserved: U32,
 }
 layout!(Raddr, 16, rkey @ 8);
-segment!(Raddr, 1);
+
+impl From<Raddr> for [Chunk; 1] {
+    /// As two words of eight bytes, so that it is two stores.
+    #[inline(always)]
+    fn from(Raddr { raddr, rkey, reserved: _ }: Raddr) -> Self {
+        let [a, b, c, d] = rkey.to_bytes();
+        let words = [u64::from_ne_bytes(raddr.to_bytes()), u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0])];
+        [zerocopy::transmute!(words)]
+    }
+}
 
 /// Operands of an atomic.
 #[doc(alias = "mlx5_wqe_atomic_seg")]

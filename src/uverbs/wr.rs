@@ -508,12 +508,16 @@ impl WcOpcode {
     pub const ATOMIC_WRITE: Self = Self(9);
     pub const RECV: Self = Self(128);
     pub const RECV_RDMA_WITH_IMM: Self = Self(129);
+    /// What has no name among the verbs: a NOP.
+    #[doc(alias = "IBV_WC_DRIVER1")]
+    pub const DRIVER1: Self = Self(135);
 }
 
 impl WcOpcode {
     /// Whether it is a receive.
     pub const fn is_recv(self) -> bool {
-        self.0 & 128 != 0
+        // What is a driver's own has the bit of receives, too.
+        self.0 & 128 != 0 && !matches!(self.0, 135..=137)
     }
 }
 
@@ -523,6 +527,7 @@ impl fmt::Debug for WcOpcode {
             Self::SEND => "SEND",
             Self::RDMA_WRITE => "RDMA_WRITE",
             Self::RDMA_READ => "RDMA_READ",
+            Self::DRIVER1 => "DRIVER1",
             Self::COMP_SWAP => "COMP_SWAP",
             Self::FETCH_ADD => "FETCH_ADD",
             Self::BIND_MW => "BIND_MW",

@@ -1,7 +1,7 @@
 //! Address handles: where datagrams go.
 
 use super::any::{AnyAh, create_ah};
-use super::attr::Path;
+use super::attr::{Path, StaticRate};
 use super::datagram::Datagram;
 use super::endpoint::Endpoint;
 use super::pd::{Pd, PdInner};
@@ -95,7 +95,7 @@ impl<P: Provider> Qp<P, Ud> {
     pub fn create_ah(&self, peer: &Endpoint) -> Result<AddressHandle, Error> {
         let path = match peer.gid.zip(self.local.gid_index) {
             Some((dgid, sgid_index)) => Path { dlid: peer.lid, ..Path::to_gid(self.local.port, sgid_index, dgid) },
-            None => Path { port: self.local.port, dlid: peer.lid, sl: 0, grh: None },
+            None => Path { port: self.local.port, dlid: peer.lid, sl: 0, static_rate: StaticRate::PORT, grh: None },
         };
         self.pd().create_ah(&path)
     }
@@ -120,7 +120,7 @@ impl<P: Provider> Qp<P, Ud> {
                 };
                 Path::reply(port, sgid_index, &source, grh)
             }
-            None => Path { port, dlid: source.lid, sl: source.sl, grh: None },
+            None => Path { port, dlid: source.lid, sl: source.sl, static_rate: StaticRate::PORT, grh: None },
         };
         self.pd().create_ah(&back)
     }

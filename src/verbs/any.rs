@@ -1,10 +1,10 @@
 //! Dispatch by enum for [`Any`]: one variant for each provider, chosen when the device is opened.
 
 use super::ah::Destination;
-use super::mlx5::{Mlx5Rq, Mlx5Sq};
+use super::mlx5::{Mlx5Rq, Mlx5Sq, OpenMlx5};
 use super::opened::Opened;
 use super::provider::sealed::{
-    Backend, CompEntry, CompOps, CqRequest, NewCq, NewQp, NewSrq, QpRequest, RecvOps, SendOps, SrqRequest,
+    Backend, CompEntry, CompOps, CqRequest, NewCq, NewQp, NewSrq, OpenSends, QpRequest, RecvOps, SendOps, SrqRequest,
 };
 use super::provider::{Any, Mlx5, Rxe};
 use crate::mlx5;
@@ -18,7 +18,7 @@ use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::ModifySrq;
 use crate::uverbs::types::{Qpn, Srqn};
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::{PollError, PostError, SendWr, Sge};
+use crate::uverbs::wr::{PollError, PostError, SendWr, Sge, WrFlags};
 use std::sync::Arc;
 
 pub enum AnySq {
@@ -158,7 +158,56 @@ pub(super) fn no_provider(verb: Verb, driver: DriverId) -> Error {
     Error::Unsupported { verb, what: format!("driver {driver}").into(), by: Lacking::Library }
 }
 
+/// A batch of [`AnySq`].
+pub enum AnyOpen<'a> {
+    Rxe(&'a mut RxeSq),
+    Mlx5(OpenMlx5<'a>),
+}
+
+impl OpenSends for AnyOpen<'_> {
+    #[inline(always)]
+    fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        each!(AnyOpen, self, open => OpenSends::push(open, wr))
+    }
+    #[inline(always)]
+    fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
+        each!(AnyOpen, self, open => OpenSends::push_to(open, wr, to))
+    }
+    #[inline(always)]
+    fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
+        each!(AnyOpen, self, open => OpenSends::push_xrc(open, wr, srqn))
+    }
+    #[inline(always)]
+    fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        each!(AnyOpen, self, open => OpenSends::push_nop(open, wr_id, flags))
+    }
+    #[inline(always)]
+    fn submit(&mut self) -> Result<(), PostError> {
+        each!(AnyOpen, self, open => OpenSends::submit(open))
+    }
+    #[inline(always)]
+    fn rollback(&mut self) {
+        each!(AnyOpen, self, open => OpenSends::rollback(open));
+    }
+    #[inline(always)]
+    fn remaining(&mut self) -> u32 {
+        each!(AnyOpen, self, open => OpenSends::remaining(open))
+    }
+    #[inline(always)]
+    fn owner(&self) -> Owner {
+        each!(AnyOpen, self, open => OpenSends::owner(open))
+    }
+}
+
 impl SendOps for AnySq {
+    type Open<'a> = AnyOpen<'a>;
+    #[inline(always)]
+    fn open(&mut self) -> AnyOpen<'_> {
+        match self {
+            Self::Rxe(sq) => AnyOpen::Rxe(sq.open()),
+            Self::Mlx5(sq) => AnyOpen::Mlx5(sq.open()),
+        }
+    }
     #[inline(always)]
     fn begin(&mut self) {
         each!(AnySq, self, sq => sq.begin());
@@ -170,6 +219,10 @@ impl SendOps for AnySq {
     #[inline(always)]
     fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
         each!(AnySq, self, sq => SendOps::push_to(sq, wr, to))
+    }
+    #[inline(always)]
+    fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        each!(AnySq, self, sq => sq.push_nop(wr_id, flags))
     }
     #[inline(always)]
     fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {

@@ -12,9 +12,9 @@ use std::time::Duration;
 ///
 /// ```no_run
 /// # fn f(remote: &ironverbs::Endpoint) -> Result<(), ironverbs::Error> {
-/// use ironverbs::{Grh, GidIndex, Path, PortNum};
+/// use ironverbs::{Grh, GidIndex, Path, PortNum, StaticRate};
 /// let grh = remote.gid.map(|dgid| Grh { dgid, sgid_index: GidIndex(1), hop_limit: 64, traffic_class: 0, flow_label: 0 });
-/// let path = Path { port: PortNum::ONE, dlid: remote.lid, sl: 0, grh };
+/// let path = Path { port: PortNum::ONE, dlid: remote.lid, sl: 0, static_rate: StaticRate::PORT, grh };
 /// # let _ = path;
 /// # Ok(()) }
 /// ```
@@ -27,8 +27,47 @@ pub struct Path {
     pub dlid: Lid,
     /// Service level, 0 to 15.
     pub sl: u8,
+    /// How fast packets may go, where the peer or the way to it is slower than the port.
+    pub static_rate: StaticRate,
     /// Global routing, always needed on Ethernet.
     pub grh: Option<Grh>,
+}
+
+/// A limit of the rate that a path is sent at (`enum ib_rate`). A device that has no such limit takes the next lower one, and
+/// Soft-RoCE none at all.
+///
+/// ```
+/// use ironverbs::StaticRate;
+/// assert_eq!(StaticRate::default(), StaticRate::PORT);
+/// assert_ne!(StaticRate::GBPS_10, StaticRate::GBPS_100);
+/// ```
+#[doc(alias = "ibv_rate")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct StaticRate(pub u8);
+
+#[allow(missing_docs, reason = "the names say it: gigabits a second")]
+impl StaticRate {
+    /// As fast as the port goes.
+    #[doc(alias = "IBV_RATE_MAX")]
+    pub const PORT: Self = Self(0);
+    #[doc(alias = "IBV_RATE_2_5_GBPS")]
+    pub const GBPS_2_5: Self = Self(2);
+    #[doc(alias = "IBV_RATE_10_GBPS")]
+    pub const GBPS_10: Self = Self(3);
+    #[doc(alias = "IBV_RATE_20_GBPS")]
+    pub const GBPS_20: Self = Self(6);
+    #[doc(alias = "IBV_RATE_25_GBPS")]
+    pub const GBPS_25: Self = Self(15);
+    #[doc(alias = "IBV_RATE_40_GBPS")]
+    pub const GBPS_40: Self = Self(7);
+    #[doc(alias = "IBV_RATE_50_GBPS")]
+    pub const GBPS_50: Self = Self(20);
+    #[doc(alias = "IBV_RATE_100_GBPS")]
+    pub const GBPS_100: Self = Self(16);
+    #[doc(alias = "IBV_RATE_200_GBPS")]
+    pub const GBPS_200: Self = Self(17);
+    #[doc(alias = "IBV_RATE_400_GBPS")]
+    pub const GBPS_400: Self = Self(21);
 }
 
 /// Global routing header fields.
@@ -164,7 +203,13 @@ impl Grh {
 impl Path {
     /// In the kernel's words.
     pub(super) fn address_vector(&self) -> AddressVector {
-        let av = AddressVector { port_num: self.port.get(), dlid: self.dlid, sl: self.sl, ..Default::default() };
+        let av = AddressVector {
+            port_num: self.port.get(),
+            dlid: self.dlid,
+            sl: self.sl,
+            static_rate: self.static_rate.0,
+            ..Default::default()
+        };
         let Some(grh) = self.grh else { return av };
         AddressVector {
             is_global: true,
@@ -181,6 +226,7 @@ impl Path {
     pub(super) fn check_ranges(&self, verb: Verb) -> Result<(), Error> {
         let flow_label = self.grh.map_or(0, |grh| grh.flow_label);
         check_range(verb, "service level", self.sl.into(), 15)?;
+        check_range(verb, "static rate", self.static_rate.0.into(), 23)?;
         check_range(verb, "flow label", flow_label, 0xf_ffff)
     }
 }

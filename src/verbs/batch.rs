@@ -11,7 +11,7 @@
 
 use super::ah::Destination;
 use super::datagram::GRH_BYTES;
-use super::provider::sealed::{RecvOps, SendOps};
+use super::provider::sealed::{OpenSends, RecvOps, SendOps};
 use super::provider::{Any, Provider};
 use super::qp_type::{Connected, QpType, Rc, Ud};
 use super::transition::Transport;
@@ -40,7 +40,7 @@ use std::marker::PhantomData;
 /// ```
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct SendBatch<'qp, P: Provider = Any, T: QpType = Rc> {
-    sq: &'qp mut P::Sq,
+    sq: <P::Sq as SendOps>::Open<'qp>,
     /// Whether the queue pair's state takes sends.
     ready: bool,
     submitted: bool,
@@ -50,8 +50,7 @@ pub struct SendBatch<'qp, P: Provider = Any, T: QpType = Rc> {
 impl<'qp, P: Provider, T: QpType> SendBatch<'qp, P, T> {
     #[inline(always)]
     pub(super) fn new(sq: &'qp mut P::Sq, ready: bool) -> Self {
-        sq.begin();
-        Self { sq, ready, submitted: false, kind: PhantomData }
+        Self { sq: sq.open(), ready, submitted: false, kind: PhantomData }
     }
 
     /// How many more work requests the queue takes now.
@@ -85,7 +84,16 @@ impl<'qp, P: Provider, T: QpType> SendBatch<'qp, P, T> {
     /// As [`push`](Self::push), for queue pairs that leave open where a work request goes.
     #[inline(always)]
     pub(super) fn push_on(&mut self, way: Way<'_>, wr: &SendWr<'_>) -> Result<(), PostError> {
-        way.push(self.sq, wr)
+        way.push(&mut self.sq, wr)
+    }
+
+    /// Does nothing, in its turn: completes when all before it have been begun, or with [`FENCE`](WrFlags::FENCE) when READs and
+    /// atomics before it are done, as [`DRIVER1`](crate::WcOpcode::DRIVER1). ConnectX adapters only; elsewhere refused with
+    /// [`PostError::NotOffered`].
+    #[doc(alias = "IBV_WR_NOP")]
+    #[inline(always)]
+    pub fn nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        self.sq.push_nop(wr_id, flags)
     }
 
     /// Publishes all work requests of the batch and rings the doorbell once. An empty batch does nothing.
@@ -168,7 +176,7 @@ impl<P: Provider> SendBatch<'_, P, Rc> {
     }
 
     /// Atomic compare and swap of eight aligned bytes at the peer. What they held before goes into `result`, eight bytes
-    /// in host order. Needs `REMOTE_ATOMIC` at the peer, of queue pair and region, as [`write`](Self::write) needs
+    /// in host order (on some adapters in another: [`Context::atomic_order`](crate::Context::atomic_order)). Needs `REMOTE_ATOMIC` at the peer, of queue pair and region, as [`write`](Self::write) needs
     /// `REMOTE_WRITE`.
     #[inline(always)]
     pub fn compare_swap(

@@ -1,6 +1,6 @@
 //! Received datagrams: what a receive buffer of a datagram queue pair holds.
 
-use super::attr::{Grh, Path};
+use super::attr::{Grh, Path, StaticRate};
 use crate::uverbs::types::{Gid, GidIndex, PortNum};
 use crate::uverbs::wc::{Source, Wc, WcError};
 use std::net::Ipv4Addr;
@@ -159,7 +159,7 @@ impl Path {
     /// To a GID, with a hop limit of 64 and everything else zero.
     pub fn to_gid(port: PortNum, sgid_index: GidIndex, dgid: Gid) -> Self {
         let grh = Grh { dgid, sgid_index, hop_limit: Grh::DEFAULT_HOP_LIMIT, traffic_class: 0, flow_label: 0 };
-        Self { port, dlid: Default::default(), sl: 0, grh: Some(grh) }
+        Self { port, dlid: Default::default(), sl: 0, static_rate: StaticRate::PORT, grh: Some(grh) }
     }
 
     /// Back to where a datagram came from, from the GID at `sgid_index`.
@@ -167,7 +167,7 @@ impl Path {
     pub fn reply(port: PortNum, sgid_index: GidIndex, source: &Source, grh: &ReceivedGrh) -> Self {
         let ReceivedGrh { sgid: dgid, traffic_class, flow_label, .. } = *grh;
         let grh = Grh { dgid, sgid_index, hop_limit: Grh::DEFAULT_HOP_LIMIT, traffic_class, flow_label };
-        Self { port, dlid: source.lid, sl: source.sl, grh: Some(grh) }
+        Self { port, dlid: source.lid, sl: source.sl, static_rate: StaticRate::PORT, grh: Some(grh) }
     }
 }
 

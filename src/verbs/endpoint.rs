@@ -1,6 +1,6 @@
 //! What the two sides of a connection tell each other, and how they behave.
 
-use super::attr::{AckTimeout, Grh, RnrTimer};
+use super::attr::{AckTimeout, Grh, RnrTimer, StaticRate};
 use crate::uverbs::attr::DeviceAttr;
 use crate::uverbs::types::{Gid, Lid, Mtu, Psn, Qpn};
 
@@ -45,6 +45,8 @@ pub struct ConnectOptions {
     pub path_mtu: Option<Mtu>,
     /// Service level, 0 to 15.
     pub sl: u8,
+    /// How fast packets may go. Default: as the port does.
+    pub static_rate: StaticRate,
     /// Traffic class; on RoCE the DSCP and ECN byte.
     pub traffic_class: u8,
     /// Routers that a packet may pass. Default 64.
@@ -73,6 +75,7 @@ impl Default for ConnectOptions {
         Self {
             path_mtu: None,
             sl: 0,
+            static_rate: StaticRate::PORT,
             traffic_class: 0,
             hop_limit: Grh::DEFAULT_HOP_LIMIT,
             flow_label: 0,

@@ -6,7 +6,8 @@ use super::clock::Stamps;
 use super::opened::{CqLink, Opened, SrqLink};
 use super::provider::Mlx5;
 use super::provider::sealed::{
-    Backend, CompEntry, CompOps, CqOptions, CqRequest, NewCq, NewQp, NewSrq, QpRequest, RecvOps, SendOps, SrqRequest,
+    Backend, CompEntry, CompOps, CqOptions, CqRequest, NewCq, NewQp, NewSrq, OpenSends, QpRequest, RecvOps, SendOps,
+    SrqRequest,
 };
 use crate::mlx5::{self, Mlx5Context};
 use crate::uverbs::abi::verbs::qp_type;
@@ -19,7 +20,7 @@ use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::ModifySrq;
 use crate::uverbs::types::Srqn;
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::{Payload, PollError, PostError, SendWr, Sge};
+use crate::uverbs::wr::{Payload, PollError, PostError, SendWr, Sge, WrFlags};
 use std::sync::Arc;
 
 /// A send queue, and what the verbs tell it once.
@@ -140,7 +141,57 @@ impl Backend for Mlx5 {
     }
 }
 
+/// A batch of [`Mlx5Sq`].
+pub struct OpenMlx5<'a> {
+    sq: mlx5::OpenSq<'a>,
+    owner: Owner,
+    max_datagram: u32,
+}
+
+impl OpenSends for OpenMlx5<'_> {
+    #[inline(always)]
+    fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.sq.push(wr)
+    }
+    #[inline(always)]
+    fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
+        let destination = destination(self.owner, self.max_datagram, wr, to)?;
+        self.sq.push_to(wr, mlx5::Target::Datagram(&destination))
+    }
+    #[inline(always)]
+    fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
+        self.sq.push_to(wr, mlx5::Target::Xrc { srqn: srqn.get() })
+    }
+    #[inline(always)]
+    fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        self.sq.push_nop(wr_id, flags)
+    }
+    #[inline(always)]
+    fn submit(&mut self) -> Result<(), PostError> {
+        self.sq.submit();
+        Ok(())
+    }
+    #[inline(always)]
+    fn rollback(&mut self) {
+        // The queue knows nothing of it yet.
+    }
+    #[inline(always)]
+    fn remaining(&mut self) -> u32 {
+        self.sq.remaining()
+    }
+    #[inline(always)]
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+}
+
 impl SendOps for Mlx5Sq {
+    type Open<'a> = OpenMlx5<'a>;
+    #[inline(always)]
+    fn open(&mut self) -> OpenMlx5<'_> {
+        let Self { sq, owner, max_datagram } = self;
+        OpenMlx5 { sq: sq.open(), owner: *owner, max_datagram: *max_datagram }
+    }
     #[inline(always)]
     fn begin(&mut self) {
         self.sq.begin();
@@ -151,15 +202,12 @@ impl SendOps for Mlx5Sq {
     }
     #[inline(always)]
     fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
-        if !to.ah.is_of(self.owner.pd) {
-            return Err(PostError::ForeignPd);
-        }
-        let AnyAh::Mlx5(av) = &to.ah.wire else { return Err(PostError::ForeignPd) };
-        if length(&wr.payload) > u64::from(self.max_datagram) {
-            return Err(PostError::DatagramTooLong);
-        }
-        let destination = mlx5::Destination { av: *av, qpn: to.qpn, qkey: to.qkey.0 };
+        let destination = destination(self.owner, self.max_datagram, wr, to)?;
         self.sq.push_to(wr, mlx5::Target::Datagram(&destination))
+    }
+    #[inline(always)]
+    fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+        self.sq.push_nop(wr_id, flags)
     }
     #[inline(always)]
     fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
@@ -197,6 +245,24 @@ impl SendOps for Mlx5Sq {
     fn owner(&self) -> Owner {
         self.owner
     }
+}
+
+/// Where a datagram goes, if it may.
+#[inline(always)]
+fn destination(
+    owner: Owner,
+    max_datagram: u32,
+    wr: &SendWr<'_>,
+    to: Destination<'_>,
+) -> Result<mlx5::Destination, PostError> {
+    if !to.ah.is_of(owner.pd) {
+        return Err(PostError::ForeignPd);
+    }
+    let AnyAh::Mlx5(av) = &to.ah.wire else { return Err(PostError::ForeignPd) };
+    if length(&wr.payload) > u64::from(max_datagram) {
+        return Err(PostError::DatagramTooLong);
+    }
+    Ok(mlx5::Destination { av: *av, qpn: to.qpn, qkey: to.qkey.0 })
 }
 
 /// Bytes of a payload.
@@ -321,7 +387,11 @@ impl CompOps for mlx5::Cq {
         mlx5::Cq::arm(self, events, solicited_only);
         Ok(())
     }
+    #[inline(always)]
     fn fault(&self) -> Option<PollError> {
+        if !self.has_fault() {
+            return None;
+        }
         let (index, kind) = mlx5::Cq::fault(self)?.entry();
         Some(PollError::BadEntry { index, kind })
     }

@@ -3,6 +3,7 @@
 mod access;
 mod ah;
 mod any;
+mod atomic_order;
 mod attr;
 mod batch;
 mod channel;
@@ -78,7 +79,8 @@ pub use crate::uverbs::wr::{
 pub use crate::uverbs::xrc::XrcdOpen;
 pub use access::AccessFlags;
 pub use ah::{AddressHandle, Destination};
-pub use attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer};
+pub use atomic_order::AtomicOrder;
+pub use attr::{AckTimeout, Grh, Path, QpUpdate, RnrTimer, StaticRate};
 pub use batch::{RecvBatch, SendBatch};
 pub use channel::CompChannel;
 pub use clock::{DeviceClock, Stamps};

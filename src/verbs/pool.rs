@@ -24,7 +24,7 @@ use super::owners::Owners;
 use super::pages::Pages;
 use super::pd::Pd;
 use super::provider::Provider;
-use super::provider::sealed::{RecvOps, SendOps};
+use super::provider::sealed::{OpenSends, RecvOps, SendOps};
 use super::qp_core::{RecvSide, SendSide};
 use super::qp_type::QpType;
 use super::transition::Transport;
@@ -265,8 +265,8 @@ impl<P: Provider> SendSide<P> {
         }
         let sq = &mut *self.sq;
         let wr = SendWr { wr_id: slot.wr_id(), flags: WrFlags::SIGNALED, op, payload: Payload::Sges(&[sge]) };
-        sq.begin();
-        if let Err(error) = way.push(sq, &wr) {
+        let mut sq = sq.open();
+        if let Err(error) = way.push(&mut sq, &wr) {
             sq.rollback();
             return Err(SlotError { error, slot: Some(slot) });
         }

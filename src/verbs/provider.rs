@@ -17,7 +17,7 @@ use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
 use crate::uverbs::types::{Qpn, Srqn};
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::{PollError, PostError, SendWr, Sge};
+use crate::uverbs::wr::{PollError, PostError, SendWr, Sge, WrFlags};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -105,10 +105,18 @@ pub(crate) mod sealed {
 
     /// The send queue of a queue pair. `begin` opens a batch; `submit` or `rollback` ends it.
     pub trait SendOps: Send {
+        /// A batch that is being written.
+        type Open<'a>: OpenSends
+        where
+            Self: 'a;
+        /// Opens a batch that is to be written fast: as `begin`, and then everything is asked of what is given back.
+        fn open(&mut self) -> Self::Open<'_>;
         fn begin(&mut self);
         fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
         /// As `push`, for a SEND on a datagram queue pair.
         fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError>;
+        /// Pushes a work request that does nothing.
+        fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError>;
         /// As `push`, on the sending end of XRC, for a shared receive queue of the peer's.
         fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError>;
         fn submit(&mut self) -> Result<(), PostError>;
@@ -122,6 +130,54 @@ pub(crate) mod sealed {
         /// Called once, before anything is pushed: whose it is, and what the device can (`device_cap_flags_ex`).
         fn introduce(&mut self, owner: Owner, device_caps: u64);
         fn owner(&self) -> Owner;
+    }
+
+    /// A send queue with an open batch. `submit` or `rollback` ends it.
+    pub trait OpenSends {
+        fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
+        fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError>;
+        fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError>;
+        fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError>;
+        fn submit(&mut self) -> Result<(), PostError>;
+        fn rollback(&mut self);
+        fn remaining(&mut self) -> u32;
+        fn owner(&self) -> Owner;
+    }
+
+    /// A batch of a queue that keeps all there is to know of it itself.
+    impl<S: SendOps> OpenSends for &mut S {
+        #[inline(always)]
+        fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+            S::push(self, wr)
+        }
+        #[inline(always)]
+        fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
+            S::push_to(self, wr, to)
+        }
+        #[inline(always)]
+        fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
+            S::push_xrc(self, wr, srqn)
+        }
+        #[inline(always)]
+        fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
+            S::push_nop(self, wr_id, flags)
+        }
+        #[inline(always)]
+        fn submit(&mut self) -> Result<(), PostError> {
+            S::submit(self)
+        }
+        #[inline(always)]
+        fn rollback(&mut self) {
+            S::rollback(self);
+        }
+        #[inline(always)]
+        fn remaining(&mut self) -> u32 {
+            S::remaining(self)
+        }
+        #[inline(always)]
+        fn owner(&self) -> Owner {
+            S::owner(self)
+        }
     }
 
     /// A receive queue, of one queue pair or shared by several, used like [`SendOps`].
@@ -279,6 +335,12 @@ pub(crate) mod sealed {
     }
 
     impl SendOps for RxeSq {
+        type Open<'a> = &'a mut Self;
+        #[inline(always)]
+        fn open(&mut self) -> &mut Self {
+            RxeSq::begin(self);
+            self
+        }
         #[inline(always)]
         fn begin(&mut self) {
             RxeSq::begin(self);
@@ -295,6 +357,9 @@ pub(crate) mod sealed {
             }
             let AnyAh::Rxe(ah) = &to.ah.wire else { return Err(PostError::ForeignPd) };
             RxeSq::push_to(self, wr, rxe::UdTo { ah, qpn: to.qpn.get(), qkey: to.qkey.0 })
+        }
+        fn push_nop(&mut self, _: u64, _: WrFlags) -> Result<(), PostError> {
+            Err(PostError::NotOffered)
         }
         fn push_xrc(&mut self, _: &SendWr<'_>, _: Srqn) -> Result<(), PostError> {
             Err(PostError::NotOffered)

@@ -124,7 +124,7 @@ impl Local {
             let limit = "an InfiniBand port is reached by LID; is a subnet manager running?";
             return Err(Error::invalid(Verb::ModifyQp, "peer's LID", 0, limit));
         }
-        Ok(Path { port: self.port, dlid: remote.lid, sl: options.sl, grh })
+        Ok(Path { port: self.port, dlid: remote.lid, sl: options.sl, static_rate: options.static_rate, grh })
     }
 }
 

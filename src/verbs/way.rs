@@ -1,7 +1,7 @@
 //! Where one work request goes, as far as its queue pair leaves that open.
 
 use super::ah::Destination;
-use super::provider::sealed::SendOps;
+use super::provider::sealed::OpenSends;
 use crate::uverbs::types::Srqn;
 use crate::uverbs::wr::{PostError, SendWr};
 
@@ -19,7 +19,7 @@ pub(super) enum Way<'a> {
 impl Way<'_> {
     /// Pushes a work request on its way.
     #[inline(always)]
-    pub(super) fn push(self, sq: &mut impl SendOps, wr: &SendWr<'_>) -> Result<(), PostError> {
+    pub(super) fn push(self, sq: &mut impl OpenSends, wr: &SendWr<'_>) -> Result<(), PostError> {
         match self {
             Self::Peer => sq.push(wr),
             Self::Datagram(to) => sq.push_to(wr, to),

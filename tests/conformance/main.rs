@@ -5,6 +5,7 @@
 //! `IRONVERBS_TEST_PORT` the port (default 1) and `IRONVERBS_TEST_GID_INDEX` the GID index (default: chosen by the
 //! library) of both.
 
+mod adapter;
 mod capacity;
 mod completion_queues;
 mod cq_options;
@@ -63,6 +64,7 @@ fn main() -> std::process::ExitCode {
         memory::TESTS,
         windows::TESTS,
         xrc::TESTS,
+        adapter::TESTS,
         persist::TESTS,
         threads::TESTS,
         volume::TESTS,

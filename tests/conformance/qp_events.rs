@@ -40,7 +40,7 @@ fn message_before_ready_to_send_establishes_communication(target: &Target) {
     let dgid = a_end.gid.unwrap();
     let grh = Some(Grh { dgid, sgid_index, hop_limit: 64, traffic_class: 0, flow_label: 0 });
     let rtr = QpUpdate::to(ironverbs::QpState::RTR)
-        .path(&Path { port: target.port, dlid: a_end.lid, sl: 0, grh })
+        .path(&Path { port: target.port, dlid: a_end.lid, sl: 0, static_rate: Default::default(), grh })
         .path_mtu(a_end.mtu.unwrap())
         .dest_qpn(a_end.qpn)
         .rq_psn(a_end.psn)

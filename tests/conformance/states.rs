@@ -174,7 +174,7 @@ fn bring_up(side: &mut Side, remote: &Endpoint) {
     let init = QpUpdate::to(QpState::INIT).port(side.port).pkey_index(0).access(AccessFlags::ALL);
     side.qp.modify(&init).unwrap();
     let rtr = QpUpdate::to(QpState::RTR)
-        .path(&Path { port: side.port, dlid: remote.lid, sl: 0, grh })
+        .path(&Path { port: side.port, dlid: remote.lid, sl: 0, static_rate: Default::default(), grh })
         .path_mtu(local.mtu.unwrap().min(remote.mtu.unwrap()))
         .dest_qpn(remote.qpn)
         .rq_psn(remote.psn)

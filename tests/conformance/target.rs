@@ -73,6 +73,15 @@ impl Host {
         Some(Self::Sim(Arc::new(Simulation { host, _engine: engine })))
     }
 
+    /// Where they are found.
+    #[allow(dead_code, reason = "not every test program looks for devices itself")]
+    pub fn sys(&self) -> Arc<dyn Sys> {
+        match self {
+            Self::Linux => Arc::new(ironverbs::sys::Linux::new()),
+            Self::Sim(simulation) => Arc::new(simulation.host.clone()),
+        }
+    }
+
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, Error> {
         match self {
             Self::Linux => devices(),

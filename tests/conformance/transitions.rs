@@ -97,7 +97,7 @@ impl Here {
     fn set(&self, update: QpUpdate, name: &str) -> QpUpdate {
         let path = match self.end.gid.zip(self.gid_index) {
             Some((dgid, index)) => Path::to_gid(self.port, index, dgid),
-            None => Path { port: self.port, dlid: self.end.lid, sl: 0, grh: None },
+            None => Path { port: self.port, dlid: self.end.lid, sl: 0, static_rate: Default::default(), grh: None },
         };
         match name {
             "pkey_index" => update.pkey_index(0),

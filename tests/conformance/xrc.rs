@@ -4,14 +4,15 @@
 use crate::fixture::{
     PATIENCE, Patience, completions, eventually, receives_may_be_late, silent, try_recv_shared, try_send,
 };
-use crate::harness::{skip, step};
+use crate::harness::{descriptors_may_stay, skip, step};
 use crate::seen;
 use crate::target::Target;
 use crate::tests;
+use ironverbs::sys::Fault;
 use ironverbs::{
-    AccessFlags, Any, AsyncEventType, Context, Cq, Endpoint, Errno, Error, Inline, Lacking, Mr, Notify, Pd, Pool,
-    PostError, Qp, QpBuilder, QpState, QpUpdate, Qpn, RemoteAddr, Sge, Srq, Srqn, Subject, Wc, WcOpcode, WcStatus,
-    WrFlags, Xrc, XrcRecvQp, XrcSend, Xrcd, XrcdOpen,
+    AccessFlags, Any, AsyncEventType, Context, Cq, Endpoint, Errno, Error, Inline, Lacking, Mr, Notify, ObjectKind, Pd,
+    Pool, PostError, Qp, QpBuilder, QpState, QpUpdate, Qpn, RemoteAddr, Sge, Srq, Srqn, Subject, Wc, WcOpcode,
+    WcStatus, WrFlags, Xrc, XrcRecvQp, XrcSend, Xrcd, XrcdOpen,
 };
 use std::fs::File;
 use std::time::Duration;
@@ -35,6 +36,7 @@ tests! {
     its_completion_queue_has_events,
     few_receives_are_told,
     closes_in_order_only,
+    every_command_may_fail,
 }
 
 const BYTES: usize = 4096;
@@ -595,4 +597,65 @@ fn closes_in_order_only(target: &Target) {
     step("a number that is no receiving end's");
     let xrcd = domain(&context);
     assert_eq!(xrcd.open_recv_qp(Qpn::new(0x12_3456).unwrap()).unwrap_err().errno(), Some(Errno::EINVAL));
+}
+
+/// Everything of a connection, made in an order in which each object is there before those that need it.
+fn set_up(target: &Target, context: &Context, file: &File) -> Result<(), Error> {
+    let xrcd = context.open_xrcd(file, XrcdOpen::OrCreate)?;
+    let (pd, cq) = (context.alloc_pd()?, context.create_cq(16)?);
+    let srq = context.srq_builder(&pd, 8).xrc(&xrcd, &cq).build()?;
+    let send = QpBuilder::xrc_send(&pd, &cq).port(target.port).build()?;
+    let recv = xrcd.recv_qp().port(target.port).build()?;
+    let (send_end, recv_end) = (send.endpoint(), recv.endpoint());
+    let recv = recv.connect(&send_end)?;
+    let send = send.connect(&recv_end)?;
+    let opened = xrcd.open_recv_qp(recv.qpn())?;
+    recv.modify(&QpUpdate::to(QpState::ERR))?;
+    assert_eq!((opened.query()?.qp_state, send.state()), (QpState::ERR, QpState::RTS));
+    drop(srq);
+    Ok(())
+}
+
+/// Nothing is left of what was made before, and the domain is open to the next one.
+fn every_command_may_fail(target: &Target) {
+    descriptors_may_stay();
+    drop(domain(&target.open()));
+    let file = file("faults");
+    let fault = Fault::new();
+    let sys = fault.wrap_sys(target.host.sys());
+    let info = sys.devices().unwrap().into_iter().find(|info| info.name == target.device).unwrap();
+    let context = Context::open_on(&*sys, &info).unwrap();
+    let (mut known, mut untold) = (0, 0);
+    for (n, errno) in (0..).flat_map(|n| [(n, Errno::ENOMEM), (n, Errno::EINVAL)]) {
+        step(format!("command {n} fails with {errno:?}"));
+        fault.clear();
+        fault.fail_nth(n, errno);
+        let before = fault.injected();
+        let result = set_up(target, &context, &file);
+        let injected = fault.injected() - before;
+        fault.clear();
+        let leaks = context.leaks();
+        if injected == 0 {
+            result.unwrap();
+            assert!(n > 20, "a set-up has more than {n} commands");
+            assert!(leaks.len() <= 60 && untold <= 24, "{untold} faults without a word: {leaks:?}");
+            assert!(leaks.iter().any(|leak| leak.kind == ObjectKind::Xrcd));
+            break;
+        }
+        match result {
+            Err(error) => {
+                assert_eq!((error.errno(), leaks.len()), (Some(errno), known), "{error}");
+                assert_eq!(context.open_xrcd(&file, XrcdOpen::OrCreate).map(drop).map_err(|e| e.to_string()), Ok(()));
+            }
+            // It was the end of one of the objects, which is told; or something that there is another way for: a doorbell page
+            // of the queue's own, a GID where a LID does.
+            Ok(()) => {
+                // What needs an object that stayed stays, too.
+                let mut told = leaks.iter().skip(known).map(|leak| leak.errno);
+                assert!(told.next().is_none_or(|first| first == errno) && told.all(|e| e == Errno::EBUSY), "{leaks:?}");
+                untold += u32::from(leaks.len() == known);
+            }
+        }
+        known = leaks.len();
+    }
 }

@@ -59,20 +59,20 @@ impl World {
             (_, true) => Fate::Fails(WcStatus::WR_FLUSH_ERR, Syndrome::FLUSH.vendor().into()),
             _ => Fate::Done,
         };
-        let fates = vec![fate; works.len()];
-        self.post_with(pair, from, works, &fates);
+        self.post_with(pair, from, works, fate, fate);
     }
 
-    fn post_with(&mut self, pair: usize, from: usize, works: &[Work], fates: &[Fate]) {
+    /// Posts a batch, of which the first that is taken has a fate of its own.
+    fn post_with(&mut self, pair: usize, from: usize, works: &[Work], first: Fate, rest: Fate) {
         let room = self.pairs[pair].ends[from].send_room();
         let mut ready = vec![];
         let mut left = room;
-        for (work, fate) in works.iter().zip(fates) {
-            let one = self.plan(pair, from, work, *fate, left);
+        for work in works {
+            let one = self.plan(pair, from, work, if left == room { first } else { rest }, left);
             left -= u64::from(one.expect.is_ok());
             ready.push(one);
         }
-        let submit = fates.first().is_some_and(|fate| *fate != Fate::Dropped);
+        let submit = first != Fate::Dropped;
         let qkey = QKEY;
         let peer = self.pairs[pair].ends[1 - from].qpn;
         match self.pairs[pair].ends[from].qp.as_mut().unwrap() {
@@ -392,9 +392,9 @@ impl World {
         let (syndrome, status) = FAILURES[syndrome % FAILURES.len()];
         let qpn = self.pairs[pair].ends[from].qpn.get();
         self.host.with(self.devices[from], |device| device.fail_next_send(qpn, syndrome)).unwrap();
-        let mut fates = vec![Fate::Fails(WcStatus::WR_FLUSH_ERR, Syndrome::FLUSH.vendor().into()); works.len()];
-        fates[0] = Fate::Fails(status, syndrome.vendor().into());
-        self.post_with(pair, from, works, &fates);
+        let first = Fate::Fails(status, syndrome.vendor().into());
+        let rest = Fate::Fails(WcStatus::WR_FLUSH_ERR, Syndrome::FLUSH.vendor().into());
+        self.post_with(pair, from, works, first, rest);
         self.pairs[pair].dead = true;
         self.run_to_rest();
         for end in &mut self.pairs[pair].ends {

@@ -4,7 +4,7 @@ use crate::mlx5::dbrec::DoorbellPages;
 use crate::mlx5::layout::CqLayout;
 use crate::mlx5::mailbox::Change;
 use crate::mlx5::memory::pages;
-use crate::mlx5::shadow::{RqShared, SqShared, SrqShared};
+use crate::mlx5::shadow::{ONE, RqShared, SqShared, SrqShared};
 use crate::mlx5::uar::{Caching, UAR_BYTES};
 use proptest::prelude::*;
 
@@ -245,7 +245,7 @@ fn completions_of_the_past_are_not_taken_for_the_next_owners() {
         rest.extend(std::iter::from_fn(|| cq.cq.next().map(|c| c.wr_id())));
         cq.cq.end();
         assert_eq!(rest, [20, 11, 21, 12, 22, 77]);
-        assert_eq!((other.outstanding(1), cq.sends.outstanding(6), cq.receives.done()), (0, 3, 3));
+        assert_eq!((other.outstanding(ONE), cq.sends.outstanding(6 * ONE), cq.receives.done()), (0, 3, 3));
         assert_eq!(cq.cq.disowned(), 3);
     }
 }
@@ -265,7 +265,7 @@ fn completions_from_before_a_reset_are_not_taken_for_those_after() {
     cq.answer(opcode::REQ, UIDX, 0);
     cq.answer(opcode::RESP_SEND, UIDX, 0);
     assert_eq!(cq.poll(), [0, 0, 7, 8]);
-    assert_eq!((sends.outstanding(1), receives.done(), cq.sends.outstanding(0), cq.receives.done()), (0, 1, 0, 1));
+    assert_eq!((sends.outstanding(ONE), receives.done(), cq.sends.outstanding(0), cq.receives.done()), (0, 1, 0, 1));
 }
 
 /// Sends and receives of a queue pair may complete on different queues; taking leave of one leaves the other alone.

@@ -13,6 +13,7 @@
 #![allow(unsafe_code)]
 
 use super::*;
+use crate::mlx5::shadow::ONE;
 use crate::uverbs::wr::WcOpcode;
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -148,7 +149,7 @@ fn index_reused(for_each: bool, early: bool) {
         peer.join().unwrap();
         got.extend(poller.poll());
         assert!(got == [1, 2] || got == [2], "a completion went to another queue pair: {got:?}");
-        assert_eq!(other.outstanding(1), 0);
+        assert_eq!(other.outstanding(ONE), 0);
     });
 }
 
@@ -209,7 +210,7 @@ fn loom_send_shadow() {
         let (queue, posted) = (shared.clone(), device.clone());
         let poster = thread::spawn(move || {
             for n in 0..2_u32 {
-                while queue.outstanding(n) >= 1 {
+                while queue.outstanding(n * ONE) >= 1 {
                     thread::yield_now();
                 }
                 queue.note(n, 100 + u64::from(n), n + 1, WcOpcode::SEND);
@@ -223,7 +224,7 @@ fn loom_send_shadow() {
             assert_eq!(shared.complete(n).0, 100 + u64::from(n));
         }
         poster.join().unwrap();
-        assert_eq!(shared.outstanding(2), 0);
+        assert_eq!(shared.outstanding(2 * ONE), 0);
     });
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::mlx5::bus::record::{Event, Recorder};
+use crate::mlx5::shadow::ONE;
 use crate::mlx5::testing::{Sends, blueflame_register, peek_page, sends, sends_on, sge, shared_register};
 use crate::mlx5::umr::{WindowAccess, WindowType};
 use crate::uverbs::types::Lkey;
@@ -89,7 +90,7 @@ fn one_small_element_is_copied_whole_and_a_batch_is_not() {
         sq.submit();
         let blocks = bus.take().iter().filter(|e| matches!(e, Event::Block { .. })).count();
         assert_eq!(blocks, if copies { 3 } else { 0 });
-        let done = sq.pushed.count;
+        let done = sq.pushed.count / ONE;
         sq.shared.note(0, 0, done, WcOpcode::SEND);
         sq.shared.complete(0);
     }
@@ -116,7 +117,7 @@ fn without_a_register_of_its_own_a_queue_rings_with_eight_bytes() {
         sq.push(&wr(1, SendOp::Send, Inline(&vec![5; inline]))).unwrap();
         sq.submit();
         sq.shared.complete(sq.told.block);
-        let done = sq.pushed.count;
+        let done = sq.pushed.count / ONE;
         sq.shared.note(0, 0, done, WcOpcode::SEND);
         sq.shared.complete(0);
     }
@@ -238,7 +239,7 @@ fn the_element_after_a_umr_waits_for_it() {
 #[test]
 fn a_queue_that_signals_all_does() {
     let Sends { mut sq, .. } = sends(16);
-    sq.always = ctrl_flags::CQ_UPDATE;
+    sq.limits.always = ctrl_flags::CQ_UPDATE;
     sq.push(&send(1)).unwrap();
     assert_eq!(flags_at(&sq, 0), 0x08);
 }
@@ -263,7 +264,7 @@ fn counters_wrap() {
     for around in [1_u64 << 16, 1 << 24, 1 << 31, 1 << 32] {
         let Sends { mut sq, bus, shared, record } = sends(16);
         let start = (around - 7) as u32;
-        sq.pushed = Position { block: start, count: start, fence: 0 };
+        sq.pushed = Position { block: start, count: start.wrapping_mul(ONE), ..Position::default() };
         sq.told = sq.pushed;
         shared.note(0, 0, start, WcOpcode::SEND);
         shared.complete(0);
@@ -341,7 +342,7 @@ proptest! {
     #[test]
     fn agrees_with_a_queue(start in any::<u32>(), steps in prop::collection::vec(step(), 1..200)) {
         let Sends { mut sq, shared, record, .. } = sends(64);
-        sq.pushed = Position { block: start, count: start, fence: 0 };
+        sq.pushed = Position { block: start, count: start.wrapping_mul(ONE), ..Position::default() };
         sq.told = sq.pushed;
         shared.note(0, 0, start, WcOpcode::SEND);
         shared.complete(0);

@@ -1,5 +1,6 @@
 //! Counts the instructions of post and poll, beside those of libibverbs with its rxe provider.
 
+mod adapter;
 mod args;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_counter.rs")]
 mod counter;
@@ -24,7 +25,10 @@ fn main() -> Result<()> {
         return Ok(());
     }
     ensure!(cfg!(target_arch = "x86_64"), "only instructions of x86-64 can be counted");
-    let ours = programs::ironverbs()?;
+    if args.mlx5 {
+        return adapter::run(&args);
+    }
+    let ours = programs::ironverbs("")?;
     let directory = ours.parent().context("the program lies in no directory")?;
     let theirs = programs::librxe(directory)?;
     let (kernel, columns) = count_in_guest(args.kernel.version(), &ours, &theirs)?;

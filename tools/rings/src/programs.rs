@@ -7,11 +7,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Builds the one that uses this library, as a release, and returns its path.
-pub fn ironverbs() -> Result<PathBuf> {
+/// Builds the one that uses this library, as a release, with those features, and returns its path.
+pub fn ironverbs(features: &str) -> Result<PathBuf> {
     let output = Command::new(cargo())
         .args(["build", "--release", "--package", "rings", "--bin", "rings-ironverbs", "--no-default-features"])
-        .args(["--quiet", "--message-format", "json"])
+        .args(["--features", features, "--quiet", "--message-format", "json"])
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run cargo")?;

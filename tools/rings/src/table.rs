@@ -9,12 +9,12 @@ use std::fmt::Write;
 pub type Counts = BTreeMap<String, Vec<u64>>;
 
 /// An operation: its name at the mark, its title, and how many requests or completions one count covers.
-struct Operation(&'static str, &'static str, u32);
+pub struct Operation(pub &'static str, pub &'static str, pub u32);
 
 /// Operations that only some devices, or versions of libibverbs, have.
-const OPTIONAL: &[&str] = &["atomic_write", "flush"];
+pub const OPTIONAL: &[&str] = &["atomic_write", "flush"];
 
-const OPERATIONS: &[Operation] = &[
+pub const OPERATIONS: &[Operation] = &[
     Operation("send", "post one SEND, 1 entry", 1),
     Operation("send_list", "post 32 SENDs, 1 entry each, one doorbell: per request", 32),
     Operation("send_4_sges", "post one SEND, 4 entries", 1),
@@ -44,7 +44,7 @@ const OPERATIONS: &[Operation] = &[
 ];
 
 /// The name at the mark around ten instructions, one of them a system call.
-const CALIBRATION: &str = "calibration";
+pub const CALIBRATION: &str = "calibration";
 
 #[derive(Serialize)]
 pub struct Table {

@@ -83,6 +83,7 @@ impl Device {
             now: Duration::ZERO,
             clock_khz: CLOCK_KHZ,
             punish,
+            big_endian_atomics: false,
             progress: false,
             tap: None,
         };

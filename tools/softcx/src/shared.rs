@@ -47,6 +47,8 @@ pub(crate) struct Shared {
     pub now: Duration,
     pub clock_khz: u64,
     pub punish: Punish,
+    /// Results of atomics come back most significant byte first.
+    pub big_endian_atomics: bool,
     /// Something happened since the flag was cleared.
     pub progress: bool,
     /// Who wants to see what passes.

@@ -11,14 +11,15 @@
 #![allow(unsafe_code)]
 
 use ironverbs::{
-    Any, Cq, Destination, FlushLevel, FlushPlacement, Inline, InlinePieces, Mw, MwBinding, PollError, Pool, PostError,
-    Provider, Qp, QpType, RecvBatch, RemoteAddr, Rkey, Rxe, Sge, Slot, SlotError, Srq, Uc, Ud, Wc, WcStatus, WrFlags,
+    Any, Cq, Destination, FlushLevel, FlushPlacement, Inline, InlinePieces, Mlx5, Mw, MwBinding, PollError, Pool,
+    PostError, Provider, Qp, QpType, RecvBatch, RemoteAddr, Rkey, Rxe, Sge, Slot, SlotError, Srq, Uc, Ud, Wc, WcStatus,
+    WrFlags,
 };
 use std::mem::MaybeUninit;
 
 const SIGNALED: WrFlags = WrFlags::SIGNALED;
 
-/// Declares the functions once and makes them twice, with `P` standing for each provider.
+/// Declares the functions once and makes them for each provider, with `P` standing for each provider.
 macro_rules! operations {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $of:ty),*) -> $returned:ty $body:block)*) => {
         /// The functions of one provider.
@@ -28,6 +29,7 @@ macro_rules! operations {
         }
 
         operations! { @provider rxe, Rxe, RXE; $(fn $name($($arg: $of),*) -> $returned $body)* }
+        operations! { @provider mlx5, Mlx5, MLX5; $(fn $name($($arg: $of),*) -> $returned $body)* }
         operations! { @provider any, Any, ANY; $(fn $name($($arg: $of),*) -> $returned $body)* }
     };
     (@provider $module:ident, $provider:ident, $table:ident;
@@ -172,6 +174,15 @@ operations! {
     fn write_inline(qp: &mut Qp<P>, wr_id: u64, bytes: &[u8], remote: &RemoteAddr) -> Result<(), PostError> {
         let mut batch = qp.send_batch();
         batch.write(wr_id, SIGNALED, Inline(bytes), *remote)?;
+        submit!(batch)
+    }
+
+    /// Inline RDMA WRITEs of eight bytes each, known to be so many, to as many places, with one doorbell.
+    fn write_inline_list(qp: &mut Qp<P>, words: &[[u8; 8]], remotes: &[RemoteAddr]) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        for (wr_id, (word, remote)) in (0..).zip(words.iter().zip(remotes)) {
+            batch.write(wr_id, SIGNALED, Inline(word), *remote)?;
+        }
         submit!(batch)
     }
 

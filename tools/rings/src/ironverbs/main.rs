@@ -1,12 +1,18 @@
 //! Runs each operation through this library, between two marks that the counter sees.
 //!
-//! `rings-ironverbs DEVICE rxe|any`, where `rxe` uses the types with the provider in them and `any` those without. Does
+//! `rings-ironverbs DEVICE rxe|mlx5|any [QUEUE PAIRS]`, where `any` uses the types without a provider in them. The device `sim` is a software
+//! ConnectX (feature `sim`), whose engine does not run while something is counted. Does
 //! what the program in `librxe` does: two queue pairs of one process are connected to each other, others to themselves, and
 //! nothing but the operation itself lies between the marks.
 
+mod crowd;
+mod device;
+mod floor;
 mod hot;
 mod mark;
 
+use device::Device;
+use floor::{Floor, floor_write_inline_list};
 use hot::Hot;
 use ironverbs::{
     AccessFlags, Context, Cq, FlushLevel, FlushPlacement, GRH_BYTES, Mr, Mtu, Mw, Pages, PreparedQp, Provider, QKey,
@@ -22,6 +28,8 @@ const DEPTH: u32 = 64;
 const LIST: u64 = 32;
 const POLL: usize = 16;
 const SGES: usize = 4;
+/// Entries of the longest list, where the device takes so many.
+const MANY_SGES: usize = 30;
 const INLINE: usize = 64;
 const BUFFER: usize = 4096;
 const LENGTH: usize = 64;
@@ -32,21 +40,32 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, device, provider] = &args[..] else { return Err("usage: rings-ironverbs DEVICE rxe|any".into()) };
-    let context = Context::open(device)?;
+    let (name, provider, crowd) = match &args[..] {
+        [_, name, provider] => (name, provider, None),
+        [_, name, provider, crowd] => (name, provider, Some(crowd.parse()?)),
+        _ => return Err("usage: rings-ironverbs DEVICE rxe|mlx5|any [QUEUE PAIRS]".into()),
+    };
+    let (device, context) = Device::open(name)?;
     mark::calibrate();
+    let other = || format!("{name} is not of the driver {provider}");
     match provider.as_str() {
-        "any" => Bench::new(&context)?.run(black_box(&hot::ANY)),
-        "rxe" => {
-            let context = context.into_provider().map_err(|_| format!("{device} is not of the driver rxe"))?;
-            Bench::new(&context)?.run(black_box(&hot::RXE))
-        }
-        other => Err(format!("no provider {other}").into()),
+        "any" => run(device, &context, black_box(&hot::ANY), crowd),
+        "rxe" => run(device, &context.into_provider().map_err(|_| other())?, black_box(&hot::RXE), crowd),
+        "mlx5" => run(device, &context.into_provider().map_err(|_| other())?, black_box(&hot::MLX5), crowd),
+        unknown => Err(format!("no provider {unknown}").into()),
+    }
+}
+
+fn run<P: Provider>(device: Device, context: &Context<P>, hot: &Hot<P>, crowd: Option<usize>) -> Result<()> {
+    match crowd {
+        Some(count) => crowd::run(&device, context, hot, count),
+        None => Bench::new(device, context)?.run(hot),
     }
 }
 
 /// Two queue pairs connected to each other, of which only `a` sends; and some that send to themselves.
 struct Bench<P: Provider> {
+    device: Device,
     a: Qp<P>,
     b: Qp<P>,
     uc: Qp<P, Uc>,
@@ -66,7 +85,7 @@ struct Bench<P: Provider> {
 }
 
 impl<P: Provider> Bench<P> {
-    fn new(context: &Context<P>) -> Result<Self> {
+    fn new(device: Device, context: &Context<P>) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let extras = context.has_flush(FlushPlacement::GLOBAL_VISIBILITY) && context.has_atomic_write();
         let access = AccessFlags::ALL | if extras { AccessFlags::FLUSH_GLOBAL } else { AccessFlags::LOCAL_READ };
@@ -76,7 +95,7 @@ impl<P: Provider> Bench<P> {
             QpBuilder::rc(&pd, send_cq, &other)
                 .max_send_wr(DEPTH)
                 .max_recv_wr(2 * DEPTH)
-                .max_send_sge(SGES as u32)
+                .max_send_sge(if extras { SGES } else { MANY_SGES } as u32)
                 .max_inline_bytes(INLINE as u32)
                 .access(access)
                 .build()
@@ -97,7 +116,7 @@ impl<P: Provider> Bench<P> {
         let to_itself = shared.endpoint();
         let (a, b, shared) = (connect(a, &to_b)?, connect(b, &to_a)?, connect(shared, &to_itself)?);
         let window = a.alloc_mw()?;
-        Ok(Self { a, b, uc, ud, shared, srq, window, sent, other, mr, extras })
+        Ok(Self { device, a, b, uc, ud, shared, srq, window, sent, other, mr, extras })
     }
 
     fn run(&mut self, hot: &Hot<P>) -> Result<()> {
@@ -120,18 +139,31 @@ impl<P: Provider> Bench<P> {
         for (i, sge) in sges.iter_mut().enumerate() {
             *sge = self.sge(16 * i, 16)?;
         }
-        let sges: &[Sge] = black_box(&sges);
+        let many_sges = [self.sge(0, 2)?; MANY_SGES];
+        let (sges, many_sges): (&[Sge], &[Sge]) = black_box((&sges, &many_sges));
         let bytes = [0; INLINE];
         let (few, many): (&[u8], &[u8]) = black_box((&bytes[..8], &bytes));
         let words = black_box([1, 2]);
+        let (word_list, remotes) = ([[7; 8]; LIST as usize], [remote; LIST as usize]);
+        let (word_list, remotes) = black_box((&word_list[..], &remotes[..]));
+        let mut floor = black_box(Floor::new());
 
         for _ in 0..ROUNDS {
             self.send(hot, 1, |qp| counted(c"send", || must((hot.send)(qp, 0, &sge))))?;
             self.send(hot, LIST, |qp| counted(c"send_list", || must((hot.send_list)(qp, LIST, &sge))))?;
             self.send(hot, 1, |qp| counted(c"send_4_sges", || must((hot.send_sges)(qp, 0, sges))))?;
+            if self.a.cap().max_send_sge >= MANY_SGES as u32 {
+                self.send(hot, 1, |qp| counted(c"send_30_sges", || must((hot.send_sges)(qp, 0, many_sges))))?;
+            }
             self.send(hot, 1, |qp| counted(c"send_inline_8", || must((hot.send_inline)(qp, 0, few))))?;
             self.send(hot, 1, |qp| counted(c"send_inline_64", || must((hot.send_inline)(qp, 0, many))))?;
             self.one_sided(|qp| counted(c"write", || must((hot.write)(qp, 0, &sge, &remote))))?;
+            self.one_sided(|qp| counted(c"write_inline_8", || must((hot.write_inline)(qp, 0, few, &remote))))?;
+            counted(c"write_inline_8_list", || must((hot.write_inline_list)(&mut self.a, word_list, remotes)));
+            self.drain(LIST, 0)?;
+            let floor = &mut floor;
+            counted(c"floor", || floor_write_inline_list(floor, &word_list[..1], &remotes[..1]));
+            counted(c"floor_list", || floor_write_inline_list(floor, word_list, remotes));
             self.one_sided(|qp| counted(c"read", || must((hot.read)(qp, 0, &sge, &remote))))?;
             self.one_sided(|qp| {
                 counted(c"compare_swap", || must((hot.compare_swap)(qp, 0, &word, &remote, &words)));
@@ -187,7 +219,7 @@ impl<P: Provider> Bench<P> {
     /// Waits for a request about the window.
     fn observe(&mut self) -> Result<()> {
         let (window, mut known) = (&mut self.window, false);
-        wait(&mut self.sent, 1, |wc| known = window.observe(wc))?;
+        wait(&self.device, &mut self.sent, 1, |wc| known = window.observe(wc))?;
         if known { Ok(()) } else { Err("the window does not know its completion".into()) }
     }
 
@@ -238,6 +270,8 @@ impl<P: Provider> Bench<P> {
 
     fn polls(&mut self, hot: &Hot<P>) -> Result<()> {
         let mut pairs = [(0, WcStatus::SUCCESS); POLL];
+        let mut room = [const { MaybeUninit::<Wc>::uninit() }; LIST as usize];
+        let mut many = [(0, WcStatus::SUCCESS); LIST as usize];
         for _ in 0..ROUNDS {
             let mut values = [const { MaybeUninit::<Wc>::uninit() }; POLL];
             self.complete(hot, 1)?;
@@ -263,6 +297,19 @@ impl<P: Provider> Bench<P> {
             let values = values.map(|value| unsafe { value.assume_init() });
             if values.iter().any(|wc| wc.outcome().is_err()) {
                 return Err(format!("poll of {POLL}: {values:?}").into());
+            }
+
+            self.complete(hot, LIST)?;
+            let (cq, out) = (&mut self.sent, &mut room[..]);
+            let n = counted(c"poll_32", || (hot.poll_many)(cq, out))?;
+            if n as u64 != LIST {
+                return Err(format!("poll of {LIST}: {n} came").into());
+            }
+            self.complete(hot, LIST)?;
+            let (cq, out) = (&mut self.sent, &mut many[..]);
+            let n = counted(c"poll_status_32", || (hot.poll_many_status)(cq, out))?;
+            if n as u64 != LIST {
+                return Err(format!("poll of {LIST} statuses: {n} came").into());
             }
 
             self.complete(hot, 1)?;
@@ -302,13 +349,13 @@ impl<P: Provider> Bench<P> {
         for wr_id in 0..n {
             must((hot.write)(&mut self.a, wr_id, &sge, &remote));
         }
-        std::thread::sleep(Duration::from_millis(100));
+        self.device.work(Duration::from_millis(100));
         Ok(())
     }
 
     fn drain(&mut self, sent: u64, received: u64) -> Result<()> {
-        wait(&mut self.sent, sent, |_| ())?;
-        wait(&mut self.other, received, |_| ())
+        wait(&self.device, &mut self.sent, sent, |_| ())?;
+        wait(&self.device, &mut self.other, received, |_| ())
     }
 
     fn sge(&self, offset: usize, len_bytes: usize) -> Result<Sge> {
@@ -317,7 +364,7 @@ impl<P: Provider> Bench<P> {
 }
 
 /// Waits for so many completions.
-fn wait<P: Provider>(cq: &mut Cq<P>, mut expected: u64, mut seen: impl FnMut(&Wc)) -> Result<()> {
+fn wait<P: Provider>(device: &Device, cq: &mut Cq<P>, mut expected: u64, mut seen: impl FnMut(&Wc)) -> Result<()> {
     for _ in 0..10_000 {
         while let Some(wc) = cq.poll_one()? {
             seen(&wc);
@@ -327,7 +374,7 @@ fn wait<P: Provider>(cq: &mut Cq<P>, mut expected: u64, mut seen: impl FnMut(&Wc
         if expected == 0 {
             return Ok(());
         }
-        std::thread::sleep(Duration::from_millis(1));
+        device.work(Duration::from_millis(1));
     }
     Err(format!("{expected} completions did not come").into())
 }

@@ -19,7 +19,10 @@ impl Qp {
             Body::Ack => self.requester.advance(psn::add(at, 1)).is_err(),
             Body::ReadResponse { payload } => self.receive_data(shared, at, &payload),
             // In the host's byte order, as the requester is told to deliver.
-            Body::AtomicResponse { old } => self.receive_data(shared, at, &old.to_ne_bytes()),
+            Body::AtomicResponse { old } => {
+                let bytes = if shared.big_endian_atomics { old.to_be_bytes() } else { old.to_ne_bytes() };
+                self.receive_data(shared, at, &bytes)
+            }
             Body::RnrNak { timer } => {
                 let lost = self.requester.advance(at).is_err();
                 if !lost && self.requester.rnr_until.is_none() {

@@ -35,8 +35,8 @@ impl File {
             .u32(88, 1 << LOG2_MAX_RD_ATOMIC)
             .u32(96, 1 << (LOG2_MAX_QP + LOG2_MAX_RD_ATOMIC))
             .u32(100, 1 << LOG2_MAX_RD_ATOMIC)
-            // Atomics of the device itself.
-            .u32(108, 1)
+            // Atomics of the device itself; none where results are not in the host's order.
+            .u32(108, u32::from(!self.with(|d| d.shared.big_endian_atomics)))
             .u32(120, 1 << 20)
             .u32(132, 1 << 8)
             .u32(136, 16)

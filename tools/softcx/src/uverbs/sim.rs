@@ -72,13 +72,21 @@ pub struct SimDevice {
     ports: Option<Vec<Port>>,
     ethernet: bool,
     write_combining: bool,
+    big_endian_atomics: bool,
     punish: Punish,
 }
 
 impl SimDevice {
     /// A device with an Ethernet port: RoCE v1 and v2, addresses made from its place among the devices.
     pub fn roce(name: impl Into<String>) -> Self {
-        Self { name: name.into(), ports: None, ethernet: true, write_combining: true, punish: Punish::default() }
+        Self {
+            name: name.into(),
+            ports: None,
+            ethernet: true,
+            write_combining: true,
+            big_endian_atomics: false,
+            punish: Punish::default(),
+        }
     }
 
     /// A device with an InfiniBand port: LID made from its place among the devices, as a subnet manager would.
@@ -96,6 +104,13 @@ impl SimDevice {
     /// cached.
     pub fn write_combining(mut self, yes: bool) -> Self {
         self.write_combining = yes;
+        self
+    }
+
+    /// Whether results of atomics come back most significant byte first, which the driver tells by saying that there are no
+    /// atomics.
+    pub fn big_endian_atomics(mut self, yes: bool) -> Self {
+        self.big_endian_atomics = yes;
         self
     }
 
@@ -176,6 +191,7 @@ impl SimHost {
             punish: device.punish,
         });
         made.is_of_program = true;
+        made.shared.big_endian_atomics = device.big_endian_atomics;
         let id = self.shared.fabric.insert(made);
         self.shared.router.lock().unwrap_or_else(PoisonError::into_inner).add_device(id);
         self.state().devices.push((id, device));
