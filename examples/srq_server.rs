@@ -47,15 +47,19 @@ fn serve(device: &str) -> Outcome {
         srq.recv_slot(slot)?;
     }
     // One queue pair for each client; they share the buffers and the completion queue.
-    let mut clients = HashMap::new();
+    let (mut clients, mut peers) = (HashMap::new(), vec![]);
     let listener = exchange::listen()?;
     for number in 0..CLIENTS {
         let prepared = QpBuilder::rc(&pd, &cq, &cq).srq(&srq).build()?;
         let (peer, _) = listener.accept()?;
         let remote = exchange::trade(&peer, &prepared.endpoint().to_string())?.parse()?;
         let qp = prepared.connect(&remote)?;
-        exchange::trade(&peer, "connected")?;
         clients.insert(qp.qpn().get(), (number, 0, qp));
+        peers.push(peer);
+    }
+    // Not before all are there: nobody posts buffers anew until then.
+    for peer in &peers {
+        exchange::trade(peer, "connected")?;
     }
     let mut left = CLIENTS;
     while left > 0 {

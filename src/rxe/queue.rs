@@ -173,6 +173,7 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// It does that if the producer has filled the ring up to the last slot: it may have had more to put in, and lost it. A
     /// ring that was full at any time since the last call still is: only this, and [`give_back`](Self::give_back), make room.
+    /// (But for the few instructions between the look and the store: the look costs too much to be repeated.)
     #[inline(always)]
     pub fn end(&mut self) -> bool {
         let Self { ref memory, mask, next, published, .. } = *self;

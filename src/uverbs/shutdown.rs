@@ -66,9 +66,10 @@ impl Ucontext {
             return Ok(());
         }
         let given_up = self.give_up();
+        // Before the next thread is let in, which must not do it again.
+        self.closing().done.store(given_up.is_ok(), Ordering::Release);
         // Also after an error: handles of what was destroyed are still there, and their numbers must not be given again.
         self.gate().end_closing();
-        self.closing().done.store(given_up.is_ok(), Ordering::Release);
         given_up
     }
 

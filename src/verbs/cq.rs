@@ -233,6 +233,8 @@ impl<P: Provider> Cq<P> {
         if poller.is_full() && poller.capacity() != 0 {
             shared.has_lost_any();
         }
+        // Nor that it became full while the kernel worked.
+        shared.health.suspect();
         let before = poller.capacity();
         let resized = P::resize_cq(&context.ucontext, &shared.handle, poller, depth);
         // Without a ring it holds nothing; a refusal leaves it as it was.
@@ -317,11 +319,16 @@ impl<P: Provider> Cq<P> {
     /// a wait without end.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
         let shared = &self.shared;
-        let channel = self.own_channel()?;
+        self.own_channel()?;
         if self.poller.has_entry() && !shared.health.is_gone() {
             return Ok(true);
         }
         shared.health.check(Verb::GetCqEvent)?;
+        if self.poller.holds_slots() {
+            // A batch was forgotten, and the queue may be full because of that.
+            drop(self.poll().map_err(|error| error.during(Verb::GetCqEvent))?);
+        }
+        let (shared, channel) = (&self.shared, self.own_channel()?);
         let deadline = deadline(timeout);
         loop {
             // Looked at each time round, since another completion queue may be attached meanwhile.

@@ -79,14 +79,15 @@ impl Health {
         self.state.fetch_or(SUSPECT, Ordering::Relaxed);
     }
 
-    /// Whether events are to be looked at.
+    /// Whether events are to be looked at: as long as the suspicion lasts, and once after that, by when the device has told.
     pub(super) fn is_suspect(&self) -> bool {
         let mut seen_full = self.seen_full.lock().unwrap_or_else(PoisonError::into_inner);
+        let suspect = seen_full.is_some();
         if seen_full.is_some_and(|at| at.elapsed() > SUSPICION) {
             *seen_full = None;
             self.state.fetch_and(!SUSPECT, Ordering::Relaxed);
         }
-        seen_full.is_some()
+        suspect
     }
 
     pub(super) fn set_mapped(&self, mapped: bool) {

@@ -16,8 +16,9 @@ use std::mem::MaybeUninit;
 impl<P: Provider> Cq<P> {
     /// The completions that are there now. Their slots go back to the device when the returned value is dropped.
     ///
-    /// If none is there because the device lost some, or is gone, that is the error. A program that only polls learns of an
-    /// overrun too: a queue that is found full is watched for a while.
+    /// If none is there because the device lost some, or is known to be gone, that is the error. A program that only polls
+    /// learns of an overrun too: a queue that is found full is watched for a while. That the device is gone becomes known by
+    /// a wait, by [`AsyncEvents`](crate::AsyncEvents), or by a refused command.
     ///
     /// ```no_run
     /// # fn f(cq: &mut ironverbs::Cq) -> Result<(), ironverbs::PollError> {

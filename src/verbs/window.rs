@@ -11,7 +11,7 @@ use crate::uverbs::memory_wr::{MwBinding, Owner};
 use crate::uverbs::object::Handle;
 use crate::uverbs::types::{Lkey, Rkey};
 use crate::uverbs::wc::Wc;
-use crate::uverbs::wr::PostError;
+use crate::uverbs::wr::{PostError, WcStatus};
 use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -84,7 +84,7 @@ pub struct Mw {
 enum State {
     Free,
     Bound,
-    /// A work request was given up that may have been carried out.
+    /// A work request was given up, or flushed, that may have been carried out.
     Unknown,
 }
 
@@ -208,22 +208,27 @@ impl Mw {
 
     /// Learns from a completion whether the window was bound, unbound or invalidated, by this side or by the peer. Returns
     /// whether the completion was about it. Show it every completion of its queue pair that may be.
+    ///
+    /// A flushed completion ([`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR)) does not tell: Soft-RoCE flushes what it has
+    /// carried out, too, when a request before it fails. From then on the window can be neither bound nor invalidated, and
+    /// does not count as bound; drop it and make another one.
     pub fn observe(&mut self, wc: &Wc) -> bool {
-        // A receive may have the same number. One that failed does not tell that it is one, but no bind outlives it.
+        // A receive may have the same number. One that failed does not tell that it is one: it was flushed.
         let received = wc.outcome().is_ok_and(|done| done.opcode.is_recv());
         if let Some(pending) = self.pending
             && !received
             && (pending.wr_id, pending.qpn) == (wc.wr_id, wc.qpn())
         {
             self.pending = None;
-            if wc.outcome().is_ok() {
-                match pending.change {
-                    Change::Bind { rkey, open } => {
-                        self.rkey = rkey;
-                        self.state = if open { State::Bound } else { State::Free };
-                    }
-                    Change::Invalidate => self.state = State::Free,
+            match (wc.status(), pending.change) {
+                (WcStatus::SUCCESS, Change::Bind { rkey, open }) => {
+                    self.rkey = rkey;
+                    self.state = if open { State::Bound } else { State::Free };
                 }
+                (WcStatus::SUCCESS, Change::Invalidate) => self.state = State::Free,
+                (WcStatus::WR_FLUSH_ERR, _) => self.state = State::Unknown,
+                // Refused, so that all is as it was.
+                _ => {}
             }
             return true;
         }
@@ -236,8 +241,8 @@ impl Mw {
 
     /// Gives up a work request about the window that will not complete: its batch was dropped, or its queue pair is gone.
     ///
-    /// Whether it was carried out is not known, so that the window can only be bound anew if it was a bind that was not, and
-    /// cannot be invalidated. Drop it and make another one if in doubt.
+    /// If it was posted, whether it was carried out is not known, so that the window can only be bound anew if it was a bind
+    /// that was not, and cannot be invalidated. Drop it and make another one if in doubt.
     pub fn give_up(&mut self) {
         if let Some(Pending { change: Change::Invalidate, .. }) = self.pending.take() {
             self.state = State::Unknown;
@@ -259,7 +264,7 @@ impl Mw {
         }
         match (self.mw_type, self.state) {
             (MwType::Type2, State::Bound) => Err(PostError::WindowBound),
-            (MwType::Type2, State::Unknown) => Err(PostError::WindowBusy),
+            (_, State::Unknown) => Err(PostError::WindowUnknown),
             _ => Ok(()),
         }
     }

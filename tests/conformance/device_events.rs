@@ -5,7 +5,9 @@ use crate::harness::{skip, step};
 use crate::seen;
 use crate::target::{Target, open_descriptors};
 use crate::tests;
-use ironverbs::{AsyncEvent, AsyncEventType, AsyncEvents, Context, Error, PollError, PortNum, PortState, Subject};
+use ironverbs::{
+    AsyncEvent, AsyncEventType, AsyncEvents, Context, Errno, Error, PollError, PortNum, PortState, PostError, Subject,
+};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
@@ -158,7 +160,8 @@ fn shutdown_lets_the_device_be_removed(target: &Target) {
     drop(own);
 
     step("objects of the device that is gone");
-    assert!(pair.a.try_send(|batch| batch.send(2, ironverbs::WrFlags::SIGNALED, &[entry])).is_err());
+    let refused = pair.a.try_send(|batch| batch.send(2, ironverbs::WrFlags::SIGNALED, &[entry]));
+    assert_eq!(refused, Err(PostError::Doorbell(Errno::EIO)));
     assert!(matches!(pair.a.cq.wait(PATIENCE).unwrap_err(), Error::DeviceGone { .. }));
     assert!(matches!(pair.a.context.alloc_pd().unwrap_err(), Error::DeviceGone { .. }));
     assert!(matches!(idle_channel.drain(|_| ()).unwrap_err(), Error::DeviceGone { .. }));

@@ -5,16 +5,19 @@ use crate::harness::skip;
 use crate::seen;
 use crate::target::Target;
 use crate::tests;
-use ironverbs::{Datagram, Gid, GidIndex, Inline, Lid, LinkLayer, Path, Qpn, Ud, WrFlags};
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use ironverbs::{Datagram, Gid, GidEntry, GidIndex, Inline, Lid, LinkLayer, Path, Qpn, Ud, WrFlags};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 tests! {
     two_receivers,
+    two_receivers_by_ipv6,
     groups_and_drops_in_any_order,
     what_is_no_group_is_refused,
 }
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 101, 102, 103);
+/// Of the site, and not assigned for good.
+const GROUP_6: Ipv6Addr = Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0x10, 0x20, 0x30);
 
 fn gid() -> Gid {
     Gid::from(IpAddr::from(GROUP))
@@ -22,14 +25,20 @@ fn gid() -> Gid {
 
 /// A side with an IPv4 GID, and its address.
 fn side(target: &Target, peer: bool) -> (Side<Ud>, Ipv4Addr) {
+    let (side, entry) = side_with(target, peer, "IPv4", |gid| gid.to_ipv4().is_some());
+    (side, entry.gid.to_ipv4().unwrap())
+}
+
+/// A side with a GID of that kind.
+fn side_with(target: &Target, peer: bool, kind: &str, wanted: fn(&Gid) -> bool) -> (Side<Ud>, GidEntry) {
     let context = if peer { target.open_peer() } else { target.open() };
     if context.query_port(target.port).unwrap().link_layer != LinkLayer::Ethernet {
         skip("the subnet manager must know of groups on InfiniBand");
     }
-    let entry = context.gid_table().unwrap().into_iter().find(|entry| entry.gid.to_ipv4().is_some());
-    let Some(entry) = entry else { skip("the port has no IPv4 address") };
+    let entry = context.gid_table().unwrap().into_iter().find(|entry| wanted(&entry.gid));
+    let Some(entry) = entry else { skip(format!("the port has no {kind} address")) };
     let index = Some(GidIndex(entry.index as u8));
-    (Side::datagrams(target, context, index, &Setup::default()), entry.gid.to_ipv4().unwrap())
+    (Side::datagrams(target, context, index, &Setup::default()), entry)
 }
 
 /// The network device joins the group, without which its packets do not come in.
@@ -42,17 +51,35 @@ fn join(address: Ipv4Addr) -> UdpSocket {
 }
 
 fn two_receivers(target: &Target) {
-    let (mut sender, _) = side(target, false);
-    let ((mut first, address), (mut second, _)) = (side(target, true), side(target, true));
+    let (sender, _) = side(target, false);
+    let ((first, address), (second, _)) = (side(target, true), side(target, true));
     let _member = join(address);
+    all_receive(gid(), sender, [first, second]);
+    seen::works("UD multicast");
+}
+
+fn two_receivers_by_ipv6(target: &Target) {
+    let side = |peer| side_with(target, peer, "global IPv6", |gid| gid.to_ipv4().is_none() && !gid.is_link_local());
+    let ((sender, _), (first, entry), (second, _)) = (side(false), side(true), side(true));
+    let Some(link) = entry.netdev_ifindex else { skip("the kernel does not tell the network device") };
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
+    if let Err(error) = socket.join_multicast_v6(&GROUP_6, link) {
+        skip(format!("the network device cannot join a group: {error}"));
+    }
+    all_receive(Gid::from(IpAddr::from(GROUP_6)), sender, [first, second]);
+    seen::works("UD multicast by IPv6");
+}
+
+/// Every member receives what is sent to the group, until it leaves.
+fn all_receive(gid: Gid, mut sender: Side<Ud>, [mut first, mut second]: [Side<Ud>; 2]) {
     for receiver in [&mut first, &mut second] {
-        receiver.qp.attach_mcast(gid(), Lid(0)).unwrap();
-        receiver.qp.attach_mcast(gid(), Lid(0)).expect("joining twice is no error");
+        receiver.qp.attach_mcast(gid, Lid(0)).unwrap();
+        receiver.qp.attach_mcast(gid, Lid(0)).expect("joining twice is no error");
         let entry = receiver.sge(0, DATAGRAM_ROOM);
         receiver.recv(1, &[entry]);
         receiver.recv(2, &[entry]);
     }
-    let path = Path::to_gid(sender.port, sender.gid_index.unwrap(), gid());
+    let path = Path::to_gid(sender.port, sender.gid_index.unwrap(), gid);
     let ah = sender.pd.create_ah(&path).unwrap();
     let to = ah.to(Qpn::MULTICAST, QKEY);
     sender.send(|batch| batch.send_to(1, WrFlags::SIGNALED, Inline(b"to all"), to));
@@ -68,17 +95,16 @@ fn two_receivers(target: &Target) {
         let datagram = Datagram::new(&buffer, &wc).unwrap();
         assert_eq!(datagram.payload, b"to all");
         let grh = datagram.grh.unwrap();
-        assert_eq!((grh.dgid, Some(grh.sgid)), (gid(), sender.qp.endpoint().gid));
+        assert_eq!((grh.dgid, Some(grh.sgid)), (gid, sender.qp.endpoint().gid));
         let back = receiver.qp.create_ah_from(&wc, &datagram).unwrap();
         assert_eq!(back.path().grh.unwrap().sgid_index, receiver.gid_index.unwrap(), "the group's GID is not its own");
     }
     // Who left receives nothing more.
-    first.qp.detach_mcast(gid(), Lid(0)).unwrap();
+    first.qp.detach_mcast(gid, Lid(0)).unwrap();
     sender.send(|batch| batch.send_to(2, WrFlags::SIGNALED, Inline(b"to the rest"), to));
     sender.success();
     second.success();
     first.silent();
-    seen::works("UD multicast");
 }
 
 /// The kernel does not destroy a queue pair that is in a group.

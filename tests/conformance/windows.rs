@@ -22,6 +22,7 @@ tests! {
     requests_that_make_no_sense_are_refused,
     bindings_that_cannot_be_are_refused,
     failed_bind_is_told,
+    flushed_bind_leaves_open_whether_it_was_done,
     region_outlives_its_windows_or_leaks,
     queue_pair_goes_with_its_windows,
     shutdown_goes_with_its_windows,
@@ -310,6 +311,26 @@ fn failed_bind_is_told(target: &Target) {
         Kind::Rxe6_1 => assert_eq!(wc.status(), WcStatus::MW_BIND_ERR),
         Kind::Rxe6_12 => assert_eq!(wc.status(), WcStatus::WR_FLUSH_ERR),
         _ => assert_ne!(wc.status(), WcStatus::SUCCESS),
+    }
+}
+
+/// The kernel flushes what it has carried out, too, if a request before it fails.
+fn flushed_bind_leaves_open_whether_it_was_done(target: &Target) {
+    for mw_type in [MwType::Type1, MwType::Type2] {
+        let mut pair = Pair::new(target, &setup());
+        let mut window = match mw_type {
+            MwType::Type1 => pair.b.pd.alloc_mw().unwrap(),
+            MwType::Type2 => pair.b.qp.alloc_mw().unwrap(),
+        };
+        let binding = window.plan_bind(&pair.b.mr, .., everything()).unwrap();
+        pair.b.qp.to_error().unwrap();
+        pair.b.qp.bind_mw(1, &mut window, binding).unwrap();
+        let wc = pair.b.completions(1)[0];
+        assert_eq!(wc.status(), WcStatus::WR_FLUSH_ERR);
+        assert!(window.observe(&wc) && !window.is_bound());
+        assert_eq!(pair.b.qp.bind_mw(2, &mut window, binding), Err(PostError::WindowUnknown));
+        assert_eq!(pair.b.qp.invalidate_mw(2, &mut window), Err(PostError::NotBound));
+        window.close().unwrap();
     }
 }
 

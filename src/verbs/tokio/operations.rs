@@ -131,13 +131,15 @@ impl Operations {
         let index = slot.index();
         // Before it is posted: its completion can be there at once.
         let number = self.shared.cell(index).begin();
+        // And dropped even if `post` panics once it has posted, so that the slot comes back.
+        let mut operation = Operation { shared: self.shared.clone(), index, number, done: false };
         match post(slot) {
-            Ok(()) => Ok(Operation { shared: self.shared.clone(), index, number, done: false }),
+            Ok(()) => Ok(operation),
             Err(error) => {
-                match error.slot {
-                    Some(_) => self.shared.cell(index).cancel(number),
-                    // The device has it all the same.
-                    None => drop(Operation { shared: self.shared.clone(), index, number, done: false }),
+                // Without the slot: the device has it all the same.
+                if error.slot.is_some() {
+                    self.shared.cell(index).cancel(number);
+                    operation.done = true;
                 }
                 Err(error)
             }

@@ -11,6 +11,7 @@
 mod lists;
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -73,11 +74,16 @@ macro_rules! constants {
 }
 pub(crate) use constants;
 
+/// To where the test harness, which keeps the words of tests that pass to itself, does not catch it.
+fn skipped(reason: &str) {
+    let _ = writeln!(std::io::stderr(), "structures and constants: skipped: {reason}");
+}
+
 impl Checks {
     /// Fails with every difference there is. Prints what could not be compared, and why.
     pub fn compare(&self) {
         if let Some(reason) = self.cannot_compare() {
-            println!("skipped: {reason}");
+            skipped(&reason);
             return;
         }
         let printed = compile_and_run("all", &self.program(None)).expect("the headers are installed and the list is C");
@@ -86,10 +92,8 @@ impl Checks {
             match compile_and_run(&field.c_name.replace('.', "_"), &self.program(Some((structure, field)))) {
                 Ok(printed) => differences.extend(self.differences(&printed, Some((structure, field)))),
                 Err(why) if why.contains("no member named") => {
-                    println!(
-                        "skipped: {}.{}: the installed header is older than {since}",
-                        structure.c_type, field.c_name
-                    );
+                    let name = format!("{}.{}", structure.c_type, field.c_name);
+                    skipped(&format!("{name}: the installed header is older than {since}"));
                 }
                 Err(why) => panic!("{why}"),
             }
@@ -213,7 +217,7 @@ mod tests {
         checks.structures[0].fields[1].offset = 5;
         checks.structures[0].size = 12;
         if let Some(reason) = checks.cannot_compare() {
-            println!("skipped: {reason}");
+            skipped(&reason);
             return;
         }
         let printed = compile_and_run("difference", &checks.program(None)).unwrap();

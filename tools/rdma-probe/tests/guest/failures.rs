@@ -310,6 +310,7 @@ fn peer_is_killed(device: &Device, kill_server: bool, more: &[&str]) {
     let mut client = Run::start_probe([&common[..], more, &[&client_json, "127.0.0.1"]].concat());
     client.until_says("remote address");
     thread::sleep(MIDDLE);
+    assert!(!ours(device, "qp").is_empty(), "the kernel's list shows the pings while they run");
     let (mut victim, survivor, file) =
         if kill_server { (server, client, &files[1]) } else { (client, server, &files[0]) };
     victim.kill();
@@ -324,10 +325,15 @@ fn peer_is_killed(device: &Device, kill_server: bool, more: &[&str]) {
 /// No queue pair, completion queue or memory region of ours is left in the kernel.
 pub fn nothing_left(device: &Device) {
     for kind in ["qp", "cq", "mr", "pd", "srq", "ctx"] {
-        let shown = Run::start(Command::new("rdma").args(["resource", "show", kind, "link", &device.name])).end();
-        let ours: Vec<_> = shown.stdout.lines().filter(|l| l.contains("rdma-probe")).collect();
+        let ours = ours(device, kind);
         assert!(ours.is_empty(), "{kind}: {ours:?}");
     }
+}
+
+/// What the kernel lists of that kind for the program under test.
+fn ours(device: &Device, kind: &str) -> Vec<String> {
+    let shown = Run::start(Command::new("rdma").args(["resource", "show", kind, "link", &device.name])).end().expect(0);
+    shown.stdout.lines().filter(|line| line.contains("rdma-probe")).map(str::to_owned).collect()
 }
 
 fn interrupted(device: &Device, more: &[&str]) {
