@@ -332,8 +332,9 @@ pub fn nothing_left(device: &Device) {
 
 /// What the kernel lists of that kind for the program under test.
 fn ours(device: &Device, kind: &str) -> Vec<String> {
-    let shown = Run::start(Command::new("rdma").args(["resource", "show", kind, "link", &device.name])).end().expect(0);
-    shown.stdout.lines().filter(|line| line.contains("rdma-probe")).map(str::to_owned).collect()
+    let shown = Run::start(Command::new("rdma").args(["resource", "show", kind])).end().expect(0);
+    let ours = |line: &&str| line.contains("rdma-probe") && line.contains(&device.name);
+    shown.stdout.lines().filter(ours).map(str::to_owned).collect()
 }
 
 fn interrupted(device: &Device, more: &[&str]) {
