@@ -67,7 +67,7 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
     let linux = Linux::new();
     let sys = traced(&linux, global.trace.as_deref())?;
     match command {
-        Command::Schema => output.text(output::SCHEMA),
+        Command::Schema => output.schema(),
         Command::List => finish(&mut output, list_devices(&linux).map(|devices| list::ListReport::of(&devices))),
         Command::Info(args) => match asked_for(&linux, args.device.as_deref()) {
             Err(failure) => end(&mut output, None::<info::InfoReport>, Err(failure)),
