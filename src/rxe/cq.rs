@@ -43,11 +43,6 @@ impl<M: RingMemory> RxeCq<M> {
         self.ring.has_entry()
     }
 
-    /// Whether there was no room for another completion when this was called, or since slots were last given back.
-    pub fn is_full(&self) -> bool {
-        self.ring.is_full()
-    }
-
     /// Starts a batch: looks once at how many completions there are.
     #[inline(always)]
     pub fn begin(&mut self) {

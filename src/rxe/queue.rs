@@ -176,10 +176,9 @@ impl<M: RingMemory> Consumer<M> {
     /// (But for the few instructions between the look and the store: the look costs too much to be repeated.)
     #[inline(always)]
     pub fn end(&mut self) -> bool {
-        let Self { ref memory, mask, next, published, .. } = *self;
-        // Taken up before the load, which no other load may be moved across.
-        let consumer = memory.consumer();
-        if mask.after(from_device(memory.producer())) == published {
+        // Taken up before the look, which no load may be moved across: after it, they would cost two instructions more.
+        let (consumer, next) = (self.memory.consumer(), self.next);
+        if self.is_full() {
             return false;
         }
         to_device(consumer, next);

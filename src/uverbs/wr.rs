@@ -323,11 +323,9 @@ pub enum PostError {
     /// [`Mw::observe`](crate::Mw::observe).
     #[error("an earlier request about the memory window has not completed: poll for it and let the window observe it")]
     WindowBusy,
-    /// An earlier bind or invalidate of the window was flushed or given up, so that nobody knows whether it was carried out.
+    /// An earlier bind or invalidate of the window failed or was given up, so that nobody knows whether it was carried out.
     /// Drop the window and make another one.
-    #[error(
-        "whether the memory window is bound is not known, since a request about it was flushed: make another window"
-    )]
+    #[error("whether the memory window is bound is not known, since a request about it failed: make another window")]
     WindowUnknown,
     /// The binding was planned for another window, or before the window was bound or rotated. Plan it anew.
     #[error("the binding was planned for another key than the memory window's present one: plan it anew")]

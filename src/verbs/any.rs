@@ -308,9 +308,6 @@ impl CompOps for AnyCq {
     fn has_entry(&self) -> bool {
         each!(AnyCq, self, cq => cq.has_entry())
     }
-    fn is_full(&self) -> bool {
-        each!(AnyCq, self, cq => CompOps::is_full(cq))
-    }
     #[inline(always)]
     fn begin(&mut self) {
         each!(AnyCq, self, cq => cq.begin());

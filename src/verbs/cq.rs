@@ -229,14 +229,10 @@ impl<P: Provider> Cq<P> {
         let Self { poller, shared } = self;
         let context = &shared.context;
         check_depth(Verb::ResizeCq, depth, context.attr.max_cqe)?;
-        // The new ring does not tell that the old one was full.
-        if poller.is_full() && poller.capacity() != 0 {
-            shared.has_lost_any();
-        }
-        // Nor that it became full while the kernel worked.
-        shared.health.suspect();
         let before = poller.capacity();
         let resized = P::resize_cq(&context.ucontext, &shared.handle, poller, depth);
+        // The new ring does not tell whether the old one was full, at last while the kernel worked.
+        shared.health.suspect();
         // Without a ring it holds nothing; a refusal leaves it as it was.
         shared.health.set_mapped(resized.is_ok() || (poller.capacity() == before && before != 0));
         shared.capacity.store(poller.capacity(), Ordering::Relaxed);
@@ -318,17 +314,16 @@ impl<P: Provider> Cq<P> {
     /// wait on the [`CompChannel`]. A queue that the device overran gives an error, once what was there is polled, rather than
     /// a wait without end.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
-        let shared = &self.shared;
-        self.own_channel()?;
-        if self.poller.has_entry() && !shared.health.is_gone() {
-            return Ok(true);
-        }
-        shared.health.check(Verb::GetCqEvent)?;
         if self.poller.holds_slots() {
             // A batch was forgotten, and the queue may be full because of that.
             drop(self.poll().map_err(|error| error.during(Verb::GetCqEvent))?);
         }
-        let (shared, channel) = (&self.shared, self.own_channel()?);
+        let shared = &self.shared;
+        let channel = self.own_channel()?;
+        if self.poller.has_entry() && !shared.health.is_gone() {
+            return Ok(true);
+        }
+        shared.health.check(Verb::GetCqEvent)?;
         let deadline = deadline(timeout);
         loop {
             // Looked at each time round, since another completion queue may be attached meanwhile.

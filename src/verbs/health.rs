@@ -143,3 +143,19 @@ impl Health {
 
 #[cfg(all(test, loom))]
 mod loom_model;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suspicion_ends_with_a_last_look() {
+        let health = Health::default();
+        assert!(health.is_well() && !health.is_suspect());
+        health.suspect();
+        assert!(health.is_suspect() && !health.is_well());
+        std::thread::sleep(SUSPICION + Duration::from_millis(10));
+        assert!(health.is_suspect(), "the device may have told since the last look");
+        assert!(!health.is_suspect() && health.is_well());
+    }
+}

@@ -353,9 +353,6 @@ impl CompOps for mlx5::Cq {
     fn has_entry(&self) -> bool {
         mlx5::Cq::has_entry(self)
     }
-    fn is_full(&self) -> bool {
-        mlx5::Cq::is_full(self)
-    }
     #[inline(always)]
     fn begin(&mut self) {
         mlx5::Cq::begin(self);

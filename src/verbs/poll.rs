@@ -52,10 +52,7 @@ impl<P: Provider> Cq<P> {
     #[inline(always)]
     pub fn poll_one(&mut self) -> Result<Option<Wc>, PollError> {
         let mut completions = self.poll()?;
-        match completions.next() {
-            Some(completion) => Ok(Some(completion.wc())),
-            None => Ok(None),
-        }
+        Ok(completions.next().map(|completion| completion.wc()))
     }
 
     /// Copies the completions that are there now to the start of `out`, as many as it has room for, and returns those.

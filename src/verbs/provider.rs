@@ -203,8 +203,6 @@ pub(crate) mod sealed {
             Self: 'a;
         fn capacity(&self) -> u32;
         fn has_entry(&self) -> bool;
-        /// Whether the device may have found no room for a completion since slots were last handed back.
-        fn is_full(&self) -> bool;
         fn begin(&mut self);
         fn next(&mut self) -> Option<Self::Entry<'_>>;
         /// Whether every entry of the batch was taken.
@@ -444,9 +442,6 @@ pub(crate) mod sealed {
         #[inline(always)]
         fn has_entry(&self) -> bool {
             RxeCq::has_entry(self)
-        }
-        fn is_full(&self) -> bool {
-            RxeCq::is_full(self)
         }
         #[inline(always)]
         fn begin(&mut self) {

@@ -84,7 +84,7 @@ pub struct Mw {
 enum State {
     Free,
     Bound,
-    /// A work request was given up, or flushed, that may have been carried out.
+    /// A work request was given up, or failed, that may have been carried out.
     Unknown,
 }
 
@@ -209,11 +209,11 @@ impl Mw {
     /// Learns from a completion whether the window was bound, unbound or invalidated, by this side or by the peer. Returns
     /// whether the completion was about it. Show it every completion of its queue pair that may be.
     ///
-    /// A flushed completion ([`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR)) does not tell: Soft-RoCE flushes what it has
-    /// carried out, too, when a request before it fails. From then on the window can be neither bound nor invalidated, and
-    /// does not count as bound; drop it and make another one.
+    /// A failed completion tells that nothing was done if it is a [`MW_BIND_ERR`](crate::WcStatus::MW_BIND_ERR), and leaves
+    /// it open otherwise: Soft-RoCE flushes what it has carried out, too, when a request before it fails. From then on the
+    /// window can be neither bound nor invalidated, and does not count as bound; drop it and make another one.
     pub fn observe(&mut self, wc: &Wc) -> bool {
-        // A receive may have the same number. One that failed does not tell that it is one: it was flushed.
+        // A receive may have the same number. One that failed does not tell that it is one.
         let received = wc.outcome().is_ok_and(|done| done.opcode.is_recv());
         if let Some(pending) = self.pending
             && !received
@@ -226,9 +226,9 @@ impl Mw {
                     self.state = if open { State::Bound } else { State::Free };
                 }
                 (WcStatus::SUCCESS, Change::Invalidate) => self.state = State::Free,
-                (WcStatus::WR_FLUSH_ERR, _) => self.state = State::Unknown,
                 // Refused, so that all is as it was.
-                _ => {}
+                (WcStatus::MW_BIND_ERR, _) => {}
+                _ => self.state = State::Unknown,
             }
             return true;
         }

@@ -2,8 +2,8 @@
 //! whose queue pair is gone.
 
 use crate::fixture::{
-    Half, Pair, Patience, Setup, builder, connect, patient, prepare, receives_may_be_late, recv_early, try_recv,
-    try_send,
+    Half, PATIENCE, Pair, Patience, SHORT, Setup, builder, connect, patient, prepare, receives_may_be_late, recv_early,
+    try_recv, try_send,
 };
 use crate::harness::step;
 use crate::seen;
@@ -17,6 +17,7 @@ use std::time::Duration;
 tests! {
     resized_under_traffic,
     resized_between_batches_that_were_cut_short,
+    waited_for_after_a_batch_that_was_forgotten,
     too_small_a_size_is_refused_and_changes_nothing,
     sizes_are_checked,
     keeps_its_channel_when_resized,
@@ -100,6 +101,24 @@ fn resized_between_batches_that_were_cut_short(target: &Target) {
         assert_eq!(pair.a.cq.poll_one().unwrap().map(|wc| wc.wr_id), Some(id));
     }
     pair.a.silent();
+}
+
+/// What was read is room again once the queue is waited for, also if the batch never ended.
+fn waited_for_after_a_batch_that_was_forgotten(target: &Target) {
+    let mut pair = Pair::new(target, &Setup { channel: true, cq_depth: 4, ..Setup::default() });
+    let (entry, remote) = (pair.a.sge(0, 8), pair.b.remote(0));
+    let capacity = u64::from(pair.a.cq.capacity());
+    pair.a.send(|batch| (0..capacity).try_for_each(|id| batch.write(id, WrFlags::SIGNALED, &[entry], remote)));
+    pair.a.settle(target);
+    let mut completions = pair.a.cq.poll().unwrap();
+    for id in 0..capacity {
+        assert_eq!(completions.next().map(|completion| completion.wr_id()), Some(id));
+    }
+    std::mem::forget(completions);
+    assert!(!pair.a.cq.wait(SHORT).unwrap());
+    pair.a.send(|batch| batch.write(77, WrFlags::SIGNALED, &[entry], remote));
+    assert!(pair.a.cq.wait(PATIENCE).unwrap());
+    assert_eq!(pair.a.cq.poll_one().unwrap().map(|wc| wc.wr_id), Some(77));
 }
 
 fn too_small_a_size_is_refused_and_changes_nothing(target: &Target) {

@@ -30,6 +30,7 @@ mod rings;
 mod scope;
 mod seen;
 mod srq;
+mod srq_transports;
 mod states;
 mod target;
 mod threads;
@@ -60,6 +61,7 @@ fn main() -> std::process::ExitCode {
         pool::TESTS,
         scope::TESTS,
         srq::TESTS,
+        srq_transports::TESTS,
         limits::TESTS,
         memory::TESTS,
         windows::TESTS,

@@ -67,7 +67,7 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
     let mut output = Output::open(global.json.as_deref(), simulated)?;
     let lines = global.trace.as_deref().map(Lines::open).transpose()?;
     match &command {
-        Command::Schema => return output.text(output::SCHEMA),
+        Command::Schema => return output.schema(),
         Command::Decode(args) => {
             let (report, result) = decode::decode(args);
             if let Some(report) = &report {

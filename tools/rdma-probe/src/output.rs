@@ -138,12 +138,22 @@ impl Output {
             result,
         };
         let bytes = to_json(&document, self.lines)?;
+        self.write_to(sink, &bytes)
+    }
+
+    /// Prints the schema; it is JSON itself, so it goes where that was asked to go.
+    pub fn schema(&mut self) -> Result<(), Failure> {
+        let sink = self.json.take().unwrap_or(Sink::Stdout);
+        self.write_to(sink, SCHEMA.as_bytes())
+    }
+
+    fn write_to(&mut self, sink: Sink, bytes: &[u8]) -> Result<(), Failure> {
         match sink {
-            Sink::Stdout => self.stdout(&bytes),
+            Sink::Stdout => self.stdout(bytes),
             Sink::File(mut file, path) if self.lines => {
-                file.write_all(&bytes).map_err(|e| cannot_write(path.display(), &e))
+                file.write_all(bytes).map_err(|e| cannot_write(path.display(), &e))
             }
-            Sink::File(mut file, path) => write_file(&mut file, &bytes).map_err(|e| cannot_write(path.display(), &e)),
+            Sink::File(mut file, path) => write_file(&mut file, bytes).map_err(|e| cannot_write(path.display(), &e)),
         }
     }
 

@@ -14,10 +14,13 @@ use crate::sim::{Meeting, meet};
 use crate::srq::SrqHalf;
 use crate::stats::Rate;
 use crate::stop::Stop;
+use crate::wait::{Deadline, wait};
 use crate::wire::Address;
 use ironverbs::{AddressFamily, DeviceInfo, GidWant, Rc, Uc, Ud};
+use nix::poll::PollFlags;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 /// Runs a ping. The report holds what is known when it ends, however it ends.
 pub fn ping(
@@ -132,6 +135,10 @@ fn padded<H: Half>(mut addresses: Vec<Address>) -> Vec<Address> {
     addresses
 }
 
+/// How long a server of a shared receive queue still acknowledges messages. A client has one under way for each queue pair,
+/// and `ibv_srq_pingpong` fails on those that nobody takes, if it finds out before it has seen its last answer.
+const STRAGGLERS: Duration = Duration::from_millis(500);
+
 fn measure<P: Player>(
     ends: &mut [P],
     place: &Place<'_>,
@@ -150,6 +157,9 @@ fn measure<P: Player>(
     report.check = CheckReport::of(ends.iter().filter_map(P::check_outcome), args.size());
     // The queue pairs stay until the report is out: they still acknowledge the peer's last message.
     output.text(&report)?;
+    if result.is_ok() && report.role == PingRole::Server && args.transport == Transport::Srq {
+        let _ = wait((stop.as_fd(), None), PollFlags::POLLIN, &Deadline::after(STRAGGLERS), stop);
+    }
     place.machine.settle();
     result.map_err(|failure| explain_silence(explain_loss(failure, args.transport), args))
 }

@@ -123,4 +123,5 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 fn the_schema_is_json() {
     let json: serde_json::Value = serde_json::from_slice(&run(&["schema"]).stdout).unwrap();
     assert!(json["anyOf"].as_array().is_some_and(|commands| commands.len() == 8));
+    assert_eq!(run(&["schema", "--json"]).stdout, run(&["schema"]).stdout);
 }
