@@ -65,4 +65,4 @@ pub fn unpack(ring: &CqRing, ci: u32) -> Result<(), CqFault> {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests;
+pub mod tests;

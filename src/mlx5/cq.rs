@@ -70,7 +70,7 @@ pub struct Cq<B = Cpu> {
     pub(super) ci: u32,
     given_back: u32,
     pub(super) routes: Routes<CqRing>,
-    compressed: bool,
+    pub(super) compressed: bool,
     inline_data: bool,
     fault: Option<CqFault>,
     /// Completions of queues that are gone.
@@ -354,5 +354,7 @@ fn resolve(routes: &Routes<CqRing>, body: Body<'_>, op_own: u8) -> Option<(u64, 
 
 #[cfg(all(test, not(loom)))]
 mod golden;
+#[cfg(all(test, not(loom)))]
+mod guards;
 #[cfg(all(test, not(loom)))]
 pub mod tests;

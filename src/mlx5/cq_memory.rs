@@ -46,8 +46,16 @@ pub struct Body<'a>(NonNull<u8>, PhantomData<&'a CqRing>);
 impl CqRing {
     /// A ring of entries that are the device's to write.
     pub fn new(layout: CqLayout) -> Result<Self, Errno> {
-        let memory = pages(layout.bytes())?;
-        let base = NonNull::new(memory.as_ptr()).ok_or(Errno::ENOMEM)?;
+        Self::of(pages(layout.bytes())?, 0, layout)
+    }
+
+    /// As [`new`](Self::new), at `start` of that memory.
+    pub(super) fn of(memory: Mapping, start: usize, layout: CqLayout) -> Result<Self, Errno> {
+        let fits = start.checked_add(layout.bytes()).is_some_and(|end| end <= memory.len_bytes());
+        let base =
+            NonNull::new(memory.as_ptr()).filter(|_| fits && start.is_multiple_of(CQE_BYTES)).ok_or(Errno::ENOMEM)?;
+        // SAFETY: in bounds, as just checked.
+        let base = unsafe { base.add(start) };
         let CqLayout { log2_entries, log2_entry_bytes } = layout;
         // SAFETY: the first entry's second half, or the whole entry: inside the ring.
         let first = unsafe { base.add((1 << log2_entry_bytes) - CQE_BYTES) };

@@ -6,9 +6,10 @@
 
 use super::abi::ResizeCq;
 use super::bus::Bus;
+use super::compressed;
 use super::cq::{Cq, disown};
 use super::cq_memory::CqRing;
-use super::cqe::{opcode, opcode_of};
+use super::cqe::{format, format_of, opcode, opcode_of};
 use super::layout::CqLayout;
 use super::mailbox::Filled;
 use crate::uverbs::error::{Error, Verb};
@@ -40,11 +41,11 @@ impl<B: Bus> Cq<B> {
         let request =
             ResizeCq { buf_addr: new.addr(), cqe_size: self.ring.entry_bytes() as u16, reserved0: 0, reserved1: 0 };
         command(layout.capacity(), &request)?;
-        let (old, ci) = (&self.ring, self.ci);
+        let (old, ci, compressed) = (&self.ring, self.ci, self.compressed);
         let moved = self.routes.take_mail_and(
             |past| disown(old, ci, past),
             |shown| {
-                let moved = move_over(old, &new, ci);
+                let moved = move_over(old, &new, ci, compressed);
                 *shown = new.clone();
                 moved
             },
@@ -81,13 +82,17 @@ impl<B: Bus> Cq<B> {
     }
 }
 
-/// Moves what is in `old` from `ci` on to `new`, each entry one place on. `None` if the old ring has no end, or none in time:
-/// what came since it was looked at may be more than the new ring holds.
-fn move_over(old: &CqRing, new: &CqRing, ci: u32) -> Option<()> {
+/// Moves what is in `old` from `ci` on to `new`, each entry one place on; blocks of compressed ones, if there may be any, are
+/// unpacked before, since the places that they take hold no entries. `None` if the old ring has no end, or none in time: what
+/// came since it was looked at may be more than the new ring holds.
+fn move_over(old: &CqRing, new: &CqRing, ci: u32, compressed: bool) -> Option<()> {
     for n in 0..old.entries().min(new.entries()) {
         let at = ci.wrapping_add(n);
         let op_own = old.ready(at)?;
         crate::mem::barrier::from_device_barrier();
+        if compressed && format_of(op_own) == format::COMPRESSED {
+            compressed::unpack(old, at).ok()?;
+        }
         if opcode_of(op_own) == opcode::RESIZE_CQ {
             return Some(());
         }

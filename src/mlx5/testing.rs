@@ -13,6 +13,7 @@ use super::ring::Ring;
 use super::shadow::SqShared;
 use super::sq::{Sq, SqParts};
 use super::uar::{Caching, Registers, SendRegister, UAR_BYTES, UarPage};
+use crate::mem::map::Mapping;
 use crate::uverbs::types::{Lkey, Qpn};
 use crate::uverbs::wr::Sge;
 use std::cell::RefCell;
@@ -94,8 +95,8 @@ pub fn dirty_ring(bytes: usize) -> Ring {
     ring
 }
 
-/// A ring of dirty bytes, a multiple of a page, between two pages that nobody may touch.
-pub fn guarded_ring(bytes: usize) -> Ring {
+/// Memory of `bytes` bytes, a multiple of a page, between two pages that nobody may touch, and where it begins.
+pub fn guarded(bytes: usize) -> (Mapping, usize) {
     use nix::sys::mman::{ProtFlags, mprotect};
     let page = super::memory::page_bytes();
     assert!(bytes.is_multiple_of(page));
@@ -107,16 +108,23 @@ pub fn guarded_ring(bytes: usize) -> Ring {
             mprotect(at, page, ProtFlags::PROT_NONE).unwrap();
         }
     }
-    let mut ring = Ring::new(Arc::new(memory), page, bytes);
+    (memory, page)
+}
+
+/// A ring of dirty bytes, a multiple of a page, between two pages that nobody may touch.
+pub fn guarded_ring(bytes: usize) -> Ring {
+    let (memory, start) = guarded(bytes);
+    let mut ring = Ring::new(Arc::new(memory), start, bytes);
     ring.fill(DIRTY);
     ring
 }
 
-/// A send register of one's own, of two halves of 256 bytes, in a page that lies at the address given back.
+/// A send register of one's own, of two halves of 256 bytes, in a page that lies at the address given back, between two that
+/// nobody may touch.
 pub fn blueflame_register() -> (SendRegister, usize) {
-    let memory = pages(UAR_BYTES).unwrap();
-    let base = memory.as_ptr().expose_provenance();
-    let page = UarPage::new(memory, 0, 9, Caching::WriteCombining, Box::new(())).unwrap();
+    let (memory, start) = guarded(UAR_BYTES);
+    let base = memory.as_ptr().expose_provenance() + start;
+    let page = UarPage::new(memory, start, 9, Caching::WriteCombining, Box::new(())).unwrap();
     (Registers::default().exclusive(512, true, || Ok(page)).unwrap(), base)
 }
 
@@ -157,13 +165,6 @@ pub fn sends_on(layout: SqLayout, register: SendRegister) -> Sends {
         home: None,
     };
     Sends { sq: Sq::with_bus(parts, bus.clone()), bus, shared, record }
-}
-
-/// As [`sends_on`], in the ring given.
-pub fn sends_in(ring: Ring, layout: SqLayout) -> Sends {
-    let mut queue = sends_on(layout, shared_register());
-    queue.sq.use_ring(ring);
-    queue
 }
 
 /// A send queue of that many blocks, for elements of up to 8 entries and 200 inline bytes, on a shared register.

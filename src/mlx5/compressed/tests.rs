@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// The device writes a block of completions that differ in what `minis` says, by literal offsets. Other bytes of its
 /// entries are left as they are, as the device leaves them.
-fn write_block(cq: &mut Fixture, kind: u8, counter: u16, minis: &[[u8; 8]]) {
+pub fn write_block(cq: &mut Fixture, kind: u8, counter: u16, minis: &[[u8; 8]]) {
     let (first, log2) = (cq.device, cq.ring.entries().ilog2());
     let mut title = [0_u8; 64];
     title[32..36].copy_from_slice(&UIDX.to_be_bytes());
@@ -27,7 +27,7 @@ fn write_block(cq: &mut Fixture, kind: u8, counter: u16, minis: &[[u8; 8]]) {
     cq.device = first.wrapping_add(minis.len() as u32);
 }
 
-fn received(bytes: u32) -> [u8; 8] {
+pub fn received(bytes: u32) -> [u8; 8] {
     let [a, b, c, d] = bytes.to_be_bytes();
     // A hash that is of no use.
     [0x11, 0x22, 0x33, 0x44, a, b, c, d]

@@ -52,6 +52,19 @@ fn sends_that_are_done() {
         let sop = golden.get(name)[56];
         assert_eq!(cqe::send_opcode(sop).unwrap_or(posted), posted, "{name}");
     }
+    for (name, posted, len) in [
+        ("done: RDMA READ of 20 bytes, inside the element", WcOpcode::RDMA_READ, 20),
+        ("done: fetch and add, its 8 bytes inside the element", WcOpcode::FETCH_ADD, 8),
+    ] {
+        for entry_bytes in [64, 128] {
+            decode(&golden, name, entry_bytes, posted, |cqe| {
+                assert_eq!((cqe.wr_id(), cqe.status(), cqe.opcode()), (0xaaaa, WcStatus::SUCCESS, posted), "{name}");
+                let mut bytes = vec![0xee; len as usize];
+                assert_eq!((cqe.byte_len(), cqe.copy_inline(entry_bytes, &mut bytes)), (len, Some(())), "{name}");
+                assert_eq!(bytes, (0..len as u8).collect::<Vec<_>>(), "{name}");
+            });
+        }
+    }
     golden.all_used(&["done"]);
 }
 
@@ -87,7 +100,17 @@ fn messages_received() {
         assert_eq!((cqe.src_qp(), cqe.sl(), cqe.has_grh()), (0x65_4321, 9, true));
         assert_eq!((cqe.slid(), cqe.dlid_path_bits(), cqe.pkey_index()), (0x1234, 5, Some(7)));
     });
+    recv("received: datagram on RoCE v2", &|cqe| {
+        assert_eq!((cqe.opcode(), cqe.byte_len(), cqe.imm()), (WcOpcode::RECV, 0x68, None));
+        assert_eq!((cqe.src_qp(), cqe.has_grh(), cqe.is_solicited()), (0x65_4321, true, true));
+        assert_eq!((cqe.slid(), cqe.dlid_path_bits(), cqe.pkey_index()), (0, 0, Some(0)));
+    });
     let message: Vec<u8> = (0..64).collect();
+    recv("received: SEND with immediate, 8 bytes inside the element", &|cqe| {
+        assert_eq!((cqe.opcode(), cqe.byte_len(), cqe.imm()), (WcOpcode::RECV, 8, Some(0x1122_3344)));
+        let mut bytes = [0xee; 8];
+        assert_eq!((cqe.copy_inline(64, &mut bytes), &bytes[..]), (Some(()), &message[..8]));
+    });
     recv("received: 20 bytes inside the element", &|cqe| {
         assert_eq!((cqe.opcode(), cqe.byte_len()), (WcOpcode::RECV, 20));
         for entry_bytes in [64, 128] {
@@ -136,6 +159,7 @@ fn failures() {
         "local length error",
         "local protection error",
         "local queue pair operation error",
+        "local access error",
         "remote operation error",
         "flushed",
     ] {
@@ -183,6 +207,25 @@ fn blocks_of_packed_completions() {
     for (wr_id, opcode, bytes) in [(10, WcOpcode::RDMA_WRITE, 0), (11, WcOpcode::RDMA_READ, 0x1000)] {
         let cqe = cq.cq.next().unwrap();
         assert_eq!((cqe.wr_id(), cqe.opcode(), cqe.byte_len()), (wr_id, opcode, bytes));
+    }
+    assert!(cq.cq.next().is_none());
+    cq.cq.end();
+    let mut cq = Fixture::new(16, 64);
+    cq.compressed();
+    cq.attach(UIDX);
+    let shared = std::sync::Arc::new(crate::mlx5::shadow::SrqShared::new(16));
+    cq.cq.mailbox().put(UIDX, crate::mlx5::mailbox::Change::Receives(Some(Receives::Shared(shared.clone()))));
+    for index in 0..16 {
+        shared.note(index, 100 + u64::from(index));
+    }
+    for (place, entry) in golden.get("ten receives").chunks_exact(64).enumerate().rev() {
+        cq.ring.write(place as u32, entry);
+    }
+    cq.cq.begin();
+    // The elements' indices count on from 0xffff, the last one.
+    for (n, element) in (0..10).zip([15, 0, 1, 2, 3, 4, 5, 6, 7, 8]) {
+        let cqe = cq.cq.next().unwrap();
+        assert_eq!((cqe.wr_id(), cqe.byte_len(), cqe.opcode()), (100 + element, n + 1, WcOpcode::RECV));
     }
     assert!(cq.cq.next().is_none());
     cq.cq.end();

@@ -27,7 +27,11 @@ impl Fixture {
     /// A queue of `entries` entries.
     pub fn new(entries: u32, entry_bytes: u32) -> Self {
         let layout = CqLayout { log2_entries: entries.ilog2(), log2_entry_bytes: entry_bytes.ilog2() };
-        let ring = CqRing::new(layout).unwrap();
+        Self::on(CqRing::new(layout).unwrap())
+    }
+
+    /// A queue in that ring.
+    pub fn on(ring: CqRing) -> Self {
         let memory = pages(UAR_BYTES).unwrap();
         let uar_at = memory.as_ptr().addr();
         let uar = UarPage::new(memory, 0, 3, Caching::Uncached, Box::new(())).unwrap();
@@ -187,6 +191,28 @@ fn arming_tells_the_consumer_index_and_the_event_number() {
     }
 }
 
+/// What is told of the consumer index are its low 24 bits, and it is that of what was read, given back or not.
+#[test]
+fn arming_follows_the_consumer_index_across_its_wraps() {
+    for around in [1_u64 << 16, 1 << 24, 1 << 31, 1 << 32] {
+        let mut cq = Fixture::new(8, 64);
+        cq.start_at((around - 3) as u32);
+        cq.attach(UIDX);
+        for n in 0..6 {
+            cq.answer(opcode::RESP_SEND, UIDX, 0);
+            assert!(cq.cq.next().is_some());
+            cq.bus.take();
+            cq.cq.arm(n, n % 2 == 1);
+            let ci = ((around - 2 + u64::from(n)) & 0xff_ffff) as u32;
+            let word = (n & 3) << 28 | (n & 1) << 24 | ci;
+            assert!(cq.bus.take().contains(&Event::Record { word: Word::ARM, value: word }), "{around:#x}, {n}");
+            if n % 3 == 2 {
+                cq.cq.end();
+            }
+        }
+    }
+}
+
 #[test]
 fn a_shared_receive_queue_completes_by_index() {
     let mut cq = Fixture::new(8, 64);
@@ -219,8 +245,10 @@ fn completions_of_nobody_are_passed_over_and_counted() {
 /// A queue pair is destroyed between its completions, in the middle of a batch; its index goes to another at once.
 #[test]
 fn completions_of_the_past_are_not_taken_for_the_next_owners() {
-    for index_at_once in [true, false] {
+    let starts = [0, (1 << 16) - 4, (1 << 24) - 4, (1 << 31) - 4, u32::MAX - 3];
+    for (index_at_once, start) in [true, false].into_iter().flat_map(|at_once| starts.map(|start| (at_once, start))) {
         let mut cq = Fixture::new(16, 64);
+        cq.start_at(start);
         cq.attach(UIDX);
         for block in 0..6 {
             cq.sends.note(block, 10 + u64::from(block), block + 1, WcOpcode::SEND);

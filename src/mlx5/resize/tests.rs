@@ -1,4 +1,5 @@
 use super::*;
+use crate::mlx5::compressed::tests::{received, write_block};
 use crate::mlx5::cq::CqFault;
 use crate::mlx5::cq::tests::{Fixture, UIDX};
 use crate::mlx5::cqe::opcode::{REQ, RESIZE_CQ, RESP_SEND};
@@ -34,7 +35,7 @@ fn resize(cq: &mut Fixture, cqe: u32) -> Result<(), Error> {
 fn completions_in_flight_move_over_in_order() {
     for entry_bytes in [64, 128] {
         for (from, to) in [(8, 16), (8, 63), (16, 7), (8, 8), (4, 1000)] {
-            for start in [0, 3, 7, 8, 13, (1 << 24) - 2] {
+            for start in [0, 3, 7, 8, 13, (1 << 16) - 2, (1 << 24) - 2, (1 << 31) - 2, u32::MAX - 2] {
                 let mut cq = Fixture::new(from, entry_bytes);
                 cq.start_at(start);
                 cq.attach(UIDX);
@@ -59,6 +60,43 @@ fn completions_in_flight_move_over_in_order() {
                 assert_eq!(cq.poll(), [4, 5, 6]);
                 assert_eq!((cq.cq.fault(), cq.record.load(Word::CONSUMED)), (None, cq.device & 0xff_ffff));
             }
+        }
+    }
+}
+
+/// Blocks that are still packed, whose places but the first hold what is no completion, before, between and after plain ones.
+#[test]
+fn packed_completions_move_over_too() {
+    for (from, to) in [(32, 64), (64, 31), (32, 500)] {
+        for start in [0, 20, 31, 50, (1 << 16) - 3, (1 << 24) - 9, (1 << 31) - 5, u32::MAX - 7] {
+            let mut cq = Fixture::new(from, 64);
+            cq.compressed();
+            cq.start_at(start);
+            let receives = Arc::new(crate::mlx5::shadow::RqShared::at(64, 0));
+            let own = crate::mlx5::mailbox::Receives::Own(receives.clone());
+            cq.cq.mailbox().put(UIDX, Change::Receives(Some(own)));
+            for n in 0..64 {
+                receives.note(n, u64::from(n));
+            }
+            cq.answer(RESP_SEND, UIDX, 0);
+            assert_eq!(cq.poll(), [0]);
+            // Lengths, whose last bits are where others have their owner's, of both kinds.
+            write_block(&mut cq, RESP_SEND, 0, &[7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17].map(received));
+            cq.answer(RESP_SEND, UIDX, 0);
+            write_block(&mut cq, RESP_SEND, 0, &[1, 2].map(received));
+            resize(&mut cq, to).unwrap();
+            let mut lengths = vec![];
+            cq.cq.begin();
+            while let Some(cqe) = cq.cq.next() {
+                lengths.push((cqe.wr_id(), cqe.byte_len()));
+            }
+            cq.cq.end();
+            let want = [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 7, 1, 2];
+            let want: Vec<(u64, u32)> = want.iter().zip(1..).map(|(length, n)| (n, *length)).collect();
+            assert_eq!(lengths, want, "{from} to {to}, from {start:#x}");
+            write_block(&mut cq, RESP_SEND, 0, &[3; 9].map(received));
+            assert_eq!(cq.poll(), (15..24).collect::<Vec<u64>>());
+            assert_eq!((cq.cq.fault(), cq.record.load(Word::CONSUMED)), (None, cq.device & 0xff_ffff));
         }
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::mlx5::bus::record::{Event, Recorder};
 use crate::mlx5::dbrec::DoorbellPages;
-use crate::mlx5::testing::{Golden, compare, dirty_ring, sge};
+use crate::mlx5::testing::{Golden, compare, dirty_ring, guarded_ring, sge};
 use proptest::prelude::*;
 
 struct Queue {
@@ -13,10 +13,14 @@ struct Queue {
 
 /// A receive queue in dirty memory, of `elements` elements of `1 << log2_stride` bytes.
 fn receives(elements: u32, log2_stride: u32) -> Queue {
+    receives_in(dirty_ring((elements << log2_stride) as usize), elements, log2_stride)
+}
+
+/// As [`receives`], in the ring given.
+fn receives_in(ring: Ring, elements: u32, log2_stride: u32) -> Queue {
     let layout = RqLayout { elements, log2_stride, max_sge: (1 << log2_stride) / 16 };
     let (bus, shared) = (Recorder::default(), Arc::new(RqShared::new(elements)));
     let record = Arc::new(DoorbellPages::default().alloc().unwrap());
-    let ring = dirty_ring(layout.bytes());
     let parts = RqParts { ring, layout, record: record.clone(), shared: shared.clone(), home: None };
     let rq = Rq::with_bus(parts, bus.clone());
     Queue { rq, bus, shared, record }
@@ -39,6 +43,38 @@ fn elements_are_as_the_device_reads_them() {
         compare(name, &queue.rq.ring.peek(0, 1 << log2_stride), golden.get(name));
     }
     golden.all_used(&["receive"]);
+}
+
+/// Lists of every length in elements of every size, from every element of the ring, with pages around it that nobody may touch.
+#[test]
+fn lists_of_every_length_from_every_element() {
+    const BYTES: u32 = 4096;
+    for log2_stride in 4..=9 {
+        let (elements, stride) = (BYTES >> log2_stride, 1 << log2_stride);
+        let most = stride / 16;
+        let list: Vec<_> = (0..most as u64).map(|i| sge(0x1000 * i, 16 + i as u32, i as u32)).collect();
+        for entries in 0..=most {
+            let mut queue = receives_in(guarded_ring(BYTES as usize), elements, log2_stride);
+            for index in 0..2 * elements {
+                queue.rq.ring.fill(0xff);
+                queue.rq.push(index.into(), &list[..entries]).unwrap();
+                queue.rq.submit();
+                let got = queue.rq.ring.peek(index as usize * stride, BYTES as usize);
+                let mut want = vec![0xff; BYTES as usize];
+                for (i, at) in (0..entries).map(|i| (i as u64, 16 * i)) {
+                    want[at..at + 4].copy_from_slice(&(16 + i as u32).to_be_bytes());
+                    want[at + 4..at + 8].copy_from_slice(&(i as u32).to_be_bytes());
+                    want[at + 8..at + 16].copy_from_slice(&(0x1000 * i).to_be_bytes());
+                }
+                if entries < most {
+                    want[16 * entries..16 * entries + 16]
+                        .copy_from_slice(&[0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+                }
+                assert_eq!(got, want, "{entries} entries in element {index} of {stride} bytes");
+                assert_eq!(queue.shared.complete(), u64::from(index));
+            }
+        }
+    }
 }
 
 #[test]

@@ -46,6 +46,9 @@ fn every_kind_of_element() {
     let check = |name, push: &dyn Fn(&mut Sq<_>) -> _| check(&golden, name, push);
     check("RC SEND of one entry, signaled", &|sq| sq.push(&wr(SIGNALED, SendOp::Send, &one)));
     check("RC SEND of no entry, with every flag", &|sq| sq.push(&wr(all, SendOp::Send, &[])));
+    check("RC SEND of 61 bytes inline, in two blocks", &|sq| {
+        sq.push(&wr(SIGNALED, SendOp::Send, Inline(&(0..61).collect::<Vec<u8>>())))
+    });
     check("RC SEND with immediate, 5 bytes inline", &|sq| {
         sq.push(&wr(WrFlags::NONE, SendOp::SendImm(0x1122_3344), Inline(b"hello")))
     });
@@ -94,6 +97,13 @@ fn golden_windows(golden: &Golden) {
     };
     check(golden, "RC bind of a type 1 window", |sq| sq.push_bind(1, SIGNALED, &bind));
     check(golden, "RC bind of a type 2 window", |sq| sq.push_bind(1, SIGNALED, &two));
+    let zero = Bind {
+        zero_based: true,
+        access: WindowAccess { remote_read: true, ..Default::default() },
+        window: WindowType::Two,
+        ..bind
+    };
+    check(golden, "RC bind of a zero-based window", |sq| sq.push_bind(1, SIGNALED, &zero));
     check(golden, "RC unbind of a type 1 window", |sq| sq.push_bind(1, SIGNALED, &Bind { length: 0, ..bind }));
     check(golden, "RC unbind of a type 2 window", |sq| sq.push_bind(1, SIGNALED, &Bind { length: 0, ..two }));
     check(golden, "RC local invalidate", |sq| sq.push_local_inv(1, WrFlags::FENCE | WrFlags::SIGNALED, Rkey(0x1a2b)));
@@ -114,11 +124,17 @@ fn golden_datagrams(golden: &Golden) {
         ..Default::default()
     };
     let infiniband = AddressVector { dlid: Lid(0x1234), sl: 9, src_path_bits: 5, port_num: 1, ..Default::default() };
+    let roce_v1 =
+        AddressVector { dgid: Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 2, 3, 4, 5, 6, 7, 8]), static_rate: 0, ..roce };
     let to = |av| Destination { av, qpn: Qpn::new(0x65_4321).unwrap(), qkey: 0x1111_1111 };
     let roce = to(address_vector(&roce, Link::RoceV2 { dmac: [2, 3, 4, 5, 6, 7], min_sport: MIN_SPORT }));
+    let roce_v1 = to(address_vector(&roce_v1, Link::RoceV1 { dmac: [2, 3, 4, 5, 6, 7] }));
     let infiniband = to(address_vector(&infiniband, Link::InfiniBand));
     let entry = [sge(0x7f00_dead_beef_0010, 0x40, 0x5c01)];
     check(golden, "UD SEND on RoCE v2", |sq| sq.push_to(&wr(SIGNALED, SendOp::Send, &entry), Target::Datagram(&roce)));
+    check(golden, "UD SEND with immediate on RoCE v1", |sq| {
+        sq.push_to(&wr(SIGNALED, SendOp::SendImm(0x1122_3344), &entry), Target::Datagram(&roce_v1))
+    });
     check(golden, "UD SEND with immediate on InfiniBand, 4 bytes inline", |sq| {
         let payload = crate::uverbs::wr::Inline(&[0xa1, 0xa2, 0xa3, 0xa4]);
         sq.push_to(&wr(SIGNALED, SendOp::SendImm(0x1122_3344), payload), Target::Datagram(&infiniband))
@@ -129,6 +145,9 @@ fn golden_xrc(golden: &Golden) {
     let target = Target::Xrc { srqn: 0xab_cdef };
     let entry = [sge(0x7f00_dead_beef_0010, 0x40, 0x5c01)];
     check(golden, "XRC SEND of one entry", |sq| sq.push_to(&wr(SIGNALED, SendOp::Send, &entry), target));
+    check(golden, "XRC SEND with invalidate", |sq| {
+        sq.push_to(&wr(SIGNALED, SendOp::SendInvalidate(Rkey(0x1a2b)), &entry), target)
+    });
     check(golden, "XRC WRITE of one entry", |sq| sq.push_to(&wr(SIGNALED, SendOp::Write(REMOTE), &entry), target));
     check(golden, "XRC SEND with immediate, 4 bytes inline", |sq| {
         let payload = crate::uverbs::wr::Inline(&[0xa1, 0xa2, 0xa3, 0xa4]);

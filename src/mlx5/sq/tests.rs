@@ -56,6 +56,74 @@ fn segments_then_barrier_then_record_then_register() {
     assert_eq!(bus.take(), [], "nothing new, no doorbell");
 }
 
+/// Of every kind of work request, on either register, alone and with another behind it: its segments, whatever their number,
+/// with the control segment last; then, on [`submit`](Sq::submit), the rest in its one order.
+#[test]
+fn every_kind_of_work_request_is_stored_in_that_order() {
+    type Push = fn(&mut Sq<Recorder>) -> Result<(), PostError>;
+    fn remote() -> RemoteAddr {
+        REMOTE
+    }
+    let kinds: &[(u8, Push)] = &[
+        (0x0a, |sq| sq.push(&wr(1, SendOp::Send, &[sge(1, 2, 3), sge(4, 5, 6)]))),
+        (0x0a, |sq| sq.push(&wr(1, SendOp::Send, Inline(&[7; 40])))),
+        (0x0b, |sq| sq.push(&wr(1, SendOp::SendImm(9), &[sge(1, 2, 3)]))),
+        (0x01, |sq| sq.push(&wr(1, SendOp::SendInvalidate(Rkey(9)), &[sge(1, 2, 3)]))),
+        (0x08, |sq| sq.push(&wr(1, SendOp::Write(remote()), Inline(&[7; 8])))),
+        (0x09, |sq| sq.push(&wr(1, SendOp::WriteImm(remote(), 9), &[sge(1, 2, 3); 8]))),
+        (0x10, |sq| sq.push(&wr(1, SendOp::Read(remote()), &[sge(1, 2, 3)]))),
+        (0x11, |sq| sq.push(&wr(1, SendOp::CompareSwap { remote: remote(), compare: 1, swap: 2 }, &[sge(8, 8, 3)]))),
+        (0x12, |sq| sq.push(&wr(1, SendOp::FetchAdd { remote: remote(), add: 1 }, &[sge(8, 8, 3)]))),
+        (0x25, |sq| sq.push(&wr(1, SendOp::LocalInvalidate(Rkey(9)), &[]))),
+        (0x25, |sq| {
+            let (window, access) = (WindowType::One, WindowAccess::default());
+            let (rkey, new_rkey, lkey) = (Rkey(0x100), Rkey(0x101), Lkey(1));
+            sq.push_bind(
+                1,
+                WrFlags::NONE,
+                &Bind { zero_based: false, window, rkey, new_rkey, lkey, addr: 0, length: 8, access },
+            )
+        }),
+        (0x00, |sq| sq.push_nop(1, WrFlags::NONE)),
+        (0x0a, |sq| {
+            let av = crate::mlx5::av::address_vector(&Default::default(), crate::mlx5::av::Link::InfiniBand);
+            let to = Destination { av, qpn: Qpn::new(5).unwrap(), qkey: 6 };
+            sq.push_to(&wr(1, SendOp::Send, &[sge(1, 2, 3)]), Target::Datagram(&to))
+        }),
+        (0x08, |sq| sq.push_to(&wr(1, SendOp::Write(remote()), &[sge(1, 2, 3)]), Target::Xrc { srqn: 5 })),
+    ];
+    for (opcode, push) in kinds {
+        for (own_register, count) in [(false, 1), (false, 2), (true, 1), (true, 2)] {
+            let register = if own_register { blueflame_register().0 } else { shared_register() };
+            let Sends { mut sq, bus, .. } = sends_on(LAYOUT, register);
+            let mut control = [0; 16];
+            for _ in 0..count {
+                push(&mut sq).unwrap();
+                let pushed = bus.take();
+                assert!(pushed.iter().all(|e| matches!(e, Event::Segment { .. } | Event::Inline { .. })), "{pushed:?}");
+                let Some(Event::Segment { at, bytes }) = pushed.last() else { panic!("{opcode:#x}: {pushed:?}") };
+                assert_eq!((bytes[3], at % 64), (*opcode, 0), "the control segment comes last");
+                control = *bytes;
+            }
+            let ds = u32::from(control[7]);
+            sq.submit();
+            let events = bus.take();
+            let [first @ .., Event::WcFlush] = events.as_slice() else { panic!("{opcode:#x}: {events:?}") };
+            let (head, rung) = first.split_at(3);
+            let record = Event::Record { word: Word::Send, value: sq.told.block & 0xffff };
+            assert_eq!(head, [Event::ToDevice, record, Event::WcStart], "{opcode:#x}");
+            let whole = own_register && count == 1 && (2..=16).contains(&ds);
+            let want = if whole { ds.div_ceil(4) as usize } else { 1 };
+            let is_right = |e: &Event| match e {
+                Event::Block { .. } => whole,
+                Event::Register { value, .. } => !whole && *value == control[..8],
+                _ => false,
+            };
+            assert!(rung.len() == want && rung.iter().all(is_right), "{opcode:#x} of {ds} units: {events:?}");
+        }
+    }
+}
+
 #[test]
 fn one_small_element_is_copied_whole_and_a_batch_is_not() {
     let (register, page) = blueflame_register();

@@ -1,9 +1,10 @@
-//! Elements of every kind that start at every block of the ring, with pages around the ring that nobody may touch.
+//! Elements of every kind that start at every block of the ring, with pages around the ring and the register that nobody may
+//! touch.
 
 use super::*;
 use crate::mlx5::av::{Link, address_vector};
 use crate::mlx5::bus::record::Recorder;
-use crate::mlx5::testing::{DIRTY, Sends, guarded_ring, sends_in, sge};
+use crate::mlx5::testing::{DIRTY, Sends, blueflame_register, guarded_ring, peek_page, sends_on, sge};
 use crate::mlx5::umr::{WindowAccess, WindowType};
 use crate::uverbs::attr::AddressVector;
 use crate::uverbs::types::Lkey;
@@ -71,10 +72,17 @@ fn every_kind_of_element_from_every_block() {
         ));
     }
     for (kind, push) in &kinds {
-        let Sends { mut sq, .. } = sends_in(guarded_ring(BYTES), LAYOUT);
+        let (register, page) = blueflame_register();
+        let Sends { mut sq, .. } = sends_on(LAYOUT, register);
+        sq.use_ring(guarded_ring(BYTES));
         let straight = element_at(&mut sq, 0, push);
+        let ds = usize::from(straight[7] & 0x3f);
         for block in 1..LAYOUT.blocks {
             let got = element_at(&mut sq, block, push);
+            // Halves of the register take turns; a copy is of whole blocks.
+            let copied = if (2..=16).contains(&ds) { ds.div_ceil(4) * 64 } else { 8 };
+            let rung = peek_page(page + 0x800 + 0x100 * (block as usize % 2), copied);
+            assert_eq!(rung, got[..copied], "{kind} of {ds} units from block {block}, in the register");
             assert_eq!(got[..1], straight[..1], "{kind} from block {block}");
             assert_eq!(u16::from_be_bytes([got[1], got[2]]), block as u16, "{kind}: index");
             assert_eq!(got[3..], straight[3..], "{kind} from block {block}");

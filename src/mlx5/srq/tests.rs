@@ -1,7 +1,7 @@
 use super::*;
 use crate::mlx5::bus::record::{Event, Recorder};
 use crate::mlx5::dbrec::DoorbellPages;
-use crate::mlx5::testing::{Golden, compare, dirty_ring, sge};
+use crate::mlx5::testing::{Golden, compare, dirty_ring, guarded_ring, sge};
 use proptest::prelude::*;
 use std::collections::{HashMap, VecDeque};
 
@@ -47,6 +47,47 @@ fn an_element_is_as_the_device_reads_it() {
     queue.srq.push(1, &[sge(0x7f00_dead_beef_0010, 0x1000, 0x5c01)]).unwrap();
     compare(name, &queue.srq.list.ring.peek(0, 64), golden.get(name));
     golden.all_used(&["shared"]);
+}
+
+/// Lists of every length in elements of every size, in all of the ring, with pages around it that nobody may touch.
+#[test]
+fn lists_of_every_length_in_every_element() {
+    const BYTES: usize = 4096;
+    for log2_stride in 5..=9 {
+        let (elements, stride) = (BYTES >> log2_stride, 1 << log2_stride);
+        let most = stride / 16 - 1;
+        let list: Vec<_> = (0..most as u64).map(|i| sge(0x1000 * i, 16 + i as u32, i as u32)).collect();
+        let layout = SrqLayout { elements: elements as u32, log2_stride, max_sge: most as u32 };
+        for entries in 0..=most {
+            let record = Arc::new(DoorbellPages::default().alloc().unwrap());
+            let shared = Arc::new(SrqShared::new(layout.elements));
+            let bus = Recorder::default();
+            let mut srq = Srq::with_bus(guarded_ring(BYTES), layout, record, shared.clone(), bus);
+            let mut used = std::collections::HashSet::new();
+            for round in 0..2 * elements {
+                let index = usize::from(srq.head);
+                let at = index * stride;
+                used.insert(index);
+                srq.push(round as u64, &list[..entries]).unwrap();
+                srq.submit();
+                let got = srq.list.ring.peek(at, stride);
+                assert_eq!(got[..2], [0, 0], "element {round} of {stride} bytes");
+                assert_eq!(u16::from_be_bytes([got[2], got[3]]), srq.head, "the element that comes after it");
+                for (i, entry) in got[16..].chunks_exact(16).take(entries).enumerate() {
+                    let (i, [a, b, c, d]) = (i as u64, (16 + i as u32).to_be_bytes());
+                    let mut want = vec![a, b, c, d];
+                    want.extend((i as u32).to_be_bytes());
+                    want.extend((0x1000 * i).to_be_bytes());
+                    assert_eq!(entry, want, "entry {i} of element {round}");
+                }
+                if entries < most {
+                    assert_eq!(got[16 + 16 * entries + 4..][..4], [0, 0, 1, 0], "the list's end");
+                }
+                assert_eq!(shared.complete(index as u32), round as u64);
+            }
+            assert_eq!(used.len(), elements);
+        }
+    }
 }
 
 #[test]

@@ -54,6 +54,11 @@ impl Control<'_> {
         self.0.shared.mkeys.len()
     }
 
+    /// Completions that were written as part of a block, into the completion queues that there are.
+    pub fn packed_completions(&self) -> u64 {
+        self.0.shared.cqs.values().map(|cq| cq.packed).sum()
+    }
+
     /// Whether the device has died.
     pub fn is_dead(&self) -> bool {
         self.0.is_dead()

@@ -54,6 +54,8 @@ pub struct Cq {
     broken: bool,
     /// Completions that are not in the ring yet, for they may become one.
     session: Vec<Cqe>,
+    /// Completions that were written as part of a block.
+    pub(crate) packed: u64,
     pub(crate) moderation: Moderation,
     /// Completions that software waits for and was not told of, and when it is to be.
     held: u16,
@@ -86,6 +88,7 @@ impl Cq {
             record_seen,
             broken: false,
             session: vec![],
+            packed: 0,
             moderation: Moderation::default(),
             held: 0,
             due: None,
@@ -142,6 +145,7 @@ impl Cq {
                 }
                 self.write(memory, &title)?;
                 self.produced = self.produced.wrapping_add(n - 1);
+                self.packed += u64::from(n);
             }
         }
         Ok(self.wake(session[0].is_solicited(), n as u16, now))

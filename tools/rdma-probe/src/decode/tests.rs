@@ -43,6 +43,11 @@ const RADDR: &str = "raddr.remote_address=0x7f1234567890abc8 raddr.rkey=0x1a2b";
 const DATA: &str = "data[0].byte_count=0x40 data[0].lkey=0x5c01 data[0].address=0x7f00deadbeef0010";
 const EIGHT: &str = "data[0].byte_count=0x8 data[0].lkey=0x5c01 data[0].address=0x7f00deadbeef0010";
 const KLM: &str = "klm[0].byte_count=0x2000 klm[0].mkey=0x5c01 klm[0].address=0x7f00000000001000";
+/// Bytes that count from 0, in hex.
+fn counting(n: usize) -> String {
+    (0..n).map(|i| format!("{i:02x}")).collect()
+}
+
 const RECV: &str = "data[0].byte_count=0x1000 data[0].lkey=0x5c01 data[0].address=0x7f00deadbeef0010";
 
 #[test]
@@ -62,6 +67,12 @@ fn golden_work_queue_entries() {
             SendWqe,
             "ctrl.opcode=0xa ctrl.ds=0x1 ctrl.completion=0x2 ctrl.fence=0x4 ctrl.solicited=0x1",
             "",
+        ),
+        (
+            "RC SEND of 61 bytes inline, in two blocks",
+            SendWqe,
+            "ctrl.opcode=0xa ctrl.ds=0x6 ctrl.completion=0x2",
+            &format!("inline[0].inline=0x1 inline[0].byte_count=0x3d inline[0].data={}", counting(61)),
         ),
         (
             "RC SEND with immediate, 5 bytes inline",
@@ -128,6 +139,13 @@ fn golden_work_queue_entries() {
              mkey.key_byte=0x2 mkey.start_address=0x7f00000000001000 mkey.length=0x2000 klm",
         ),
         (
+            "RC bind of a zero-based window",
+            SendWqe,
+            "ctrl.opcode=0x25 ctrl.ds=0xc ctrl.completion=0x2 ctrl.changed_mkey=0xabcd01",
+            "umr.flags=0xb0 umr.klm_octowords=0x4 umr.mkey_mask=0x203c6041 mkey.access=0x10 mkey.qpn=0x123456 \
+             mkey.key_byte=0x2 mkey.length=0x2000 klm",
+        ),
+        (
             "RC unbind of a type 1 window",
             SendWqe,
             "ctrl.opcode=0x25 ctrl.ds=0x8 ctrl.completion=0x2 ctrl.changed_mkey=0xabcd01",
@@ -154,6 +172,14 @@ fn golden_work_queue_entries() {
              av.sgid_index=0x3 av.flow_label=0xabcde av.remote_gid=00000000000000000000ffff0a000001 data",
         ),
         (
+            "UD SEND with immediate on RoCE v1",
+            SendWqe,
+            "ctrl.opcode=0xb ctrl.ds=0x5 ctrl.completion=0x2 ctrl.immediate=0x11223344",
+            "av.qkey=0x11111111 av.extended=0x1 av.remote_qpn=0x654321 av.sl=0x6 av.rmac=020304050607 \
+             av.traffic_class=0x28 av.hop_limit=0x40 av.grh=0x1 av.sgid_index=0x3 av.flow_label=0xabcde \
+             av.remote_gid=fe800000000000000202030405060708 data",
+        ),
+        (
             "UD SEND with immediate on InfiniBand, 4 bytes inline",
             SendWqe,
             "ctrl.opcode=0xb ctrl.ds=0x5 ctrl.completion=0x2 ctrl.immediate=0x11223344",
@@ -161,6 +187,12 @@ fn golden_work_queue_entries() {
              av.rlid_or_udp_sport=0x1234 inline[0].inline=0x1 inline[0].byte_count=0x4 inline[0].data=a1a2a3a4",
         ),
         ("XRC SEND of one entry", SendWqe, "ctrl.opcode=0xa ctrl.ds=0x3 ctrl.completion=0x2", "xrc.srqn=0xabcdef data"),
+        (
+            "XRC SEND with invalidate",
+            SendWqe,
+            "ctrl.opcode=0x1 ctrl.ds=0x3 ctrl.completion=0x2 ctrl.invalidated_rkey=0x1a2b",
+            "xrc.srqn=0xabcdef data",
+        ),
         (
             "XRC WRITE of one entry",
             SendWqe,
@@ -230,9 +262,9 @@ const TIME: &str = "cqe.timestamp=0xe8d4a51000";
 fn golden_completions() {
     let (_, records) = golden("cqe.txt");
     let mut by_name: BTreeMap<_, _> = records.iter().filter_map(|r| Some((r.label.as_deref()?, r))).collect();
-    let message = |n: usize| (0..n).map(|i| format!("{i:02x}")).collect::<String>();
-    let inline_32 = format!("{}{}", message(20), "ff".repeat(12));
-    let inline_64 = format!("{}{}", message(50), "ff".repeat(14));
+    let inline_32 = format!("{}{}", counting(20), "ff".repeat(12));
+    let inline_8 = format!("{}{}", counting(8), "ff".repeat(24));
+    let inline_64 = format!("{}{}", counting(50), "ff".repeat(14));
     for (name, fields) in [
         ("done: SEND", "cqe.send_opcode=0xa cqe.wqe_counter=0x3"),
         ("done: SEND with immediate", "cqe.send_opcode=0xb cqe.wqe_counter=0x3"),
@@ -244,6 +276,19 @@ fn golden_completions() {
         ("done: compare and swap", "cqe.send_opcode=0x11 cqe.wqe_counter=0x3 cqe.byte_count=0x8"),
         ("done: fetch and add", "cqe.send_opcode=0x12 cqe.wqe_counter=0x3 cqe.byte_count=0x8"),
         ("done: UMR", "cqe.send_opcode=0x25 cqe.wqe_counter=0x3"),
+        (
+            "done: RDMA READ of 20 bytes, inside the element",
+            &format!(
+                "cqe.send_opcode=0x10 cqe.format=0x1 cqe.wqe_counter=0x3 cqe.byte_count=0x14 \
+                 cqe.inline_data={inline_32}"
+            ),
+        ),
+        (
+            "done: fetch and add, its 8 bytes inside the element",
+            &format!(
+                "cqe.send_opcode=0x12 cqe.format=0x1 cqe.wqe_counter=0x3 cqe.byte_count=0x8 cqe.inline_data={inline_8}"
+            ),
+        ),
         ("received: SEND", "cqe.opcode=0x2 cqe.wqe_counter=0x1 cqe.byte_count=0x400"),
         (
             "received: SEND with immediate, solicited",
@@ -258,6 +303,18 @@ fn golden_completions() {
             "received: datagram on InfiniBand",
             "cqe.opcode=0x2 cqe.wqe_counter=0x1 cqe.byte_count=0x428 cqe.imm_or_pkey_index=0x7 cqe.path_bits=0x5 \
              cqe.slid=0x1234 cqe.remote_qpn=0x654321 cqe.sl=0x9 cqe.grh=0x1",
+        ),
+        (
+            "received: datagram on RoCE v2",
+            "cqe.opcode=0x2 cqe.solicited=0x1 cqe.wqe_counter=0x1 cqe.byte_count=0x68 cqe.remote_qpn=0x654321 \
+             cqe.sl=0x2 cqe.grh=0x1",
+        ),
+        (
+            "received: SEND with immediate, 8 bytes inside the element",
+            &format!(
+                "cqe.opcode=0x3 cqe.format=0x1 cqe.wqe_counter=0x1 cqe.byte_count=0x8 cqe.immediate=0x11223344 \
+                 cqe.inline_data={inline_8}"
+            ),
         ),
         (
             "received: 20 bytes inside the element",
@@ -280,7 +337,7 @@ fn golden_completions() {
     check(end, Kind::Cqe, &format!("cqe.opcode=0x5 {TIME}"));
     assert!(by_name.keys().all(|name| name.starts_with("failed ")), "not checked: {:?}", by_name.keys());
     let failed: Vec<_> = by_name.iter().filter(|(name, _)| name.starts_with("failed ")).collect();
-    assert!(failed.len() >= 19, "{}", failed.len());
+    assert!(failed.len() >= 20, "{}", failed.len());
     for (name, record) in failed {
         let cause = record.failure.as_ref().unwrap_or_else(|| panic!("{name}: no failure"));
         let (side, what) = name.strip_prefix("failed ").unwrap().split_once(": ").unwrap();
@@ -315,7 +372,9 @@ fn golden_completions() {
 #[test]
 fn golden_packed_completions() {
     let (_, records) = golden("cqe_packed.txt");
-    let [title, receives, other_title, sends] = records.as_slice() else { panic!("{records:#?}") };
+    let [title, receives, other_title, sends, ten_title, eight, two] = records.as_slice() else {
+        panic!("{records:#?}")
+    };
     check(
         title,
         Kind::Cqe,
@@ -331,6 +390,11 @@ fn golden_packed_completions() {
         "packed[0].wqe_counter=0x3 packed[0].send_opcode=0x8 packed[1].wqe_counter=0x5 packed[1].send_opcode=0x10 \
          packed[1].byte_count=0x1000",
     );
+    let title = "cqe.opcode=0x2 cqe.format=0x3 cqe.wqe_counter=0xffff cqe.byte_count=0xa";
+    check(ten_title, Kind::Cqe, &format!("{DONE} {TIME} {title}"));
+    let counts: Vec<_> = (0..8).map(|i| format!("packed[{i}].byte_count={:#x}", i + 1)).collect();
+    check(eight, Kind::PackedReceives, &counts.join(" "));
+    check(two, Kind::PackedReceives, "packed[0].byte_count=0x9 packed[1].byte_count=0xa");
 }
 
 #[test]

@@ -42,6 +42,10 @@ fn send_elements_mean_what_their_names_say() {
     let wanted: Vec<(&str, Want)> = vec![
         ("RC SEND of one entry, signaled", (2, true, false, 0, send(None, None), None, vec![entry(0x1234)])),
         ("RC SEND of no entry, with every flag", (1, true, true, fence, send(None, None), None, vec![])),
+        (
+            "RC SEND of 61 bytes inline, in two blocks",
+            (6, true, false, 0, send(None, None), None, inline(&(0..61).collect::<Vec<u8>>())),
+        ),
         ("RC SEND with immediate, 5 bytes inline", (2, false, false, 0, send(imm, None), None, inline(b"hello"))),
         ("RC SEND with invalidate", (2, true, false, 0, send(None, Some(0x1a2b)), None, three[..1].to_vec())),
         ("RC WRITE of three entries, one empty", (4, true, false, 0, Work::Write { imm: None }, REMOTE, three)),
@@ -58,6 +62,7 @@ fn send_elements_mean_what_their_names_say() {
         ("RC fetch and add", (4, true, false, 0, add.clone(), REMOTE, vec![entry(8)])),
         ("RC NOP", (1, true, false, 0, Work::Nop, None, vec![])),
         ("UD SEND on RoCE v2", (5, true, false, 0, send(None, None), None, vec![entry(0x40)])),
+        ("UD SEND with immediate on RoCE v1", (5, true, false, 0, send(imm, None), None, vec![entry(0x40)])),
         (
             "UD SEND with immediate on InfiniBand, 4 bytes inline",
             (5, true, false, 0, send(imm, None), None, inline(&[0xa1, 0xa2, 0xa3, 0xa4])),
@@ -67,6 +72,7 @@ fn send_elements_mean_what_their_names_say() {
             "XRC SEND with immediate, 4 bytes inline",
             (3, true, true, 0, send(imm, None), None, inline(&[0xa1, 0xa2, 0xa3, 0xa4])),
         ),
+        ("XRC SEND with invalidate", (3, true, false, 0, send(None, Some(0x1a2b)), None, vec![entry(0x40)])),
         ("XRC WRITE of one entry", (4, true, false, 0, Work::Write { imm: None }, REMOTE, vec![entry(0x40)])),
         ("XRC WRITE with immediate, one entry", (4, true, false, 0, Work::Write { imm }, REMOTE, vec![entry(0x40)])),
         ("XRC READ of one entry", (4, true, false, fence, Work::Read, REMOTE, vec![entry(0x40)])),
@@ -106,11 +112,25 @@ fn key_changes(all: &mut BTreeMap<String, Vec<u8>>) {
     const QP: u64 = 1 << 14;
     const BIND: u64 = FREE | KEY | 1 | 1 << 6 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21;
     let read_write = Access::LOCAL_READ | Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let read = Access::LOCAL_READ | Access::REMOTE_READ;
     let (atomic, none, any) = (read_write | Access::REMOTE_ATOMIC, Access::LOCAL_READ, 0xff_ffff);
     let (start, len, klm) = (0x7f00_0000_0000_1000, 0x2000, vec![(0x2000, 0x5c01, 0x7f00_0000_0000_1000)]);
     for (name, key, flags, mask, free, access, qpn, variant, range, klms, fence) in [
         ("RC bind of a type 1 window", 0xab_cd01, 0x90, BIND, false, read_write, any, 2, (start, len), klm.clone(), 0),
-        ("RC bind of a type 2 window", 0xab_cd01, 0xb0, BIND | QP, false, atomic, 0x12_3456, 2, (start, len), klm, 0),
+        (
+            "RC bind of a type 2 window",
+            0xab_cd01,
+            0xb0,
+            BIND | QP,
+            false,
+            atomic,
+            0x12_3456,
+            2,
+            (start, len),
+            klm.clone(),
+            0,
+        ),
+        ("RC bind of a zero-based window", 0xab_cd01, 0xb0, BIND | QP, false, read, 0x12_3456, 2, (0, len), klm, 0),
         ("RC unbind of a type 1 window", 0xab_cd01, 0x90, FREE | KEY, true, none, any, 2, (0, 0), vec![], 0),
         ("RC unbind of a type 2 window", 0xab_cd01, 0x98, FREE | KEY | QP, true, none, any, 2, (0, 0), vec![], 0),
         ("RC local invalidate", 0x1a2b, 0x98, FREE | KEY | QP, true, none, any, 0x2b, (0, 0), vec![], 0x80),
@@ -144,6 +164,12 @@ fn addresses() {
     assert_eq!((roce.tclass, roce.hop_limit, roce.grh), (0x2a, 64, true));
     assert_eq!((roce.sgid_index, roce.flow_label), (3, 0xa_bcde));
     assert_eq!(roce.rgid, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+    let roce_v1 = av("UD SEND with immediate on RoCE v1");
+    assert_eq!((roce_v1.qkey, roce_v1.dqpn, roce_v1.sl, roce_v1.src_path_bits), (0x1111_1111, 0x65_4321, 6, 0));
+    assert_eq!((roce_v1.rlid, roce_v1.rmac), (0, [2, 3, 4, 5, 6, 7]));
+    assert_eq!((roce_v1.tclass, roce_v1.hop_limit, roce_v1.grh), (0x28, 64, true));
+    assert_eq!((roce_v1.sgid_index, roce_v1.flow_label), (3, 0xa_bcde));
+    assert_eq!(roce_v1.rgid, [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 2, 3, 4, 5, 6, 7, 8]);
     let infiniband = av("UD SEND with immediate on InfiniBand, 4 bytes inline");
     assert_eq!((infiniband.qkey, infiniband.dqpn, infiniband.sl), (0x1111_1111, 0x65_4321, 9));
     assert_eq!((infiniband.src_path_bits, infiniband.rlid, infiniband.grh), (5, 0x1234, false));
@@ -181,6 +207,16 @@ fn completions_are_written_as_the_vectors_have_them() {
         entry.put(cqe::SOP_QPN, &[sop]).put(cqe::BYTE_CNT, &len.to_be_bytes());
         check(name, &entry);
     }
+    for (name, sop, len) in [
+        ("done: RDMA READ of 20 bytes, inside the element", 0x10, 20_usize),
+        ("done: fetch and add, its 8 bytes inside the element", 0x12, 8),
+    ] {
+        let mut entry = base(REQ, 3);
+        entry.put(cqe::SOP_QPN, &[sop]).put(cqe::BYTE_CNT, &(len as u32).to_be_bytes());
+        entry.put(0, &[0xff; 32]).put(0, &(0..len as u8).collect::<Vec<_>>());
+        entry.body[cqe::OP_OWN] |= cqe::FORMAT_INLINE_32;
+        check(name, &entry);
+    }
     for (name, opcode, word, len, flags) in [
         ("received: SEND", RESP_SEND, 0_u32, 0x400_u32, 0),
         ("received: SEND with immediate, solicited", RESP_SEND_IMM, 0x1122_3344, 0x400, cqe::SOLICITED),
@@ -198,7 +234,18 @@ fn completions_are_written_as_the_vectors_have_them() {
     datagram.put(cqe::FLAGS_RQPN, &(1_u32 << 28 | 9 << 24 | 0x65_4321).to_be_bytes());
     datagram.put(cqe::IMM_INVAL_PKEY, &7_u32.to_be_bytes()).put(cqe::BYTE_CNT, &0x428_u32.to_be_bytes());
     check("received: datagram on InfiniBand", &datagram);
+    let mut datagram = base(RESP_SEND, 1);
+    // Route header, IPv4, queue pair of the sender.
+    datagram.put(cqe::FLAGS_RQPN, &(1_u32 << 28 | 2 << 24 | 0x65_4321).to_be_bytes());
+    datagram.put(cqe::BYTE_CNT, &0x68_u32.to_be_bytes());
+    datagram.body[cqe::OP_OWN] |= cqe::SOLICITED;
+    check("received: datagram on RoCE v2", &datagram);
     let message: Vec<u8> = (0..64).collect();
+    let mut short = base(RESP_SEND_IMM, 1);
+    short.put(0, &[0xff; 32]).put(0, &message[..8]).put(cqe::BYTE_CNT, &8_u32.to_be_bytes());
+    short.put(cqe::IMM_INVAL_PKEY, &0x1122_3344_u32.to_be_bytes());
+    short.body[cqe::OP_OWN] |= cqe::FORMAT_INLINE_32;
+    check("received: SEND with immediate, 8 bytes inside the element", &short);
     let mut inside = base(RESP_SEND, 1);
     inside.put(0, &[0xff; 32]).put(0, &message[..20]).put(cqe::BYTE_CNT, &20_u32.to_be_bytes());
     inside.body[cqe::OP_OWN] |= cqe::FORMAT_INLINE_32;
