@@ -165,7 +165,7 @@ pub enum Unusable {
         errno: Errno,
     },
     /// No provider for the driver in this library.
-    #[error("driver {0} has no provider in this library, which drives Soft-RoCE (rxe) only")]
+    #[error("driver {0} has no provider in this library, which drives mlx5 and Soft-RoCE (rxe)")]
     NoProvider(DriverId),
     /// The kernel did not tell the driver.
     #[error("the kernel did not tell the driver of the device: {0}")]

@@ -37,7 +37,7 @@ fn opening() {
     for (usable, expected) in [
         (
             Unusable::NoProvider(DriverId(17)),
-            "open_device: rxe0 (driver efa has no provider in this library, which drives Soft-RoCE (rxe) only) is not ",
+            "open_device: rxe0 (driver efa has no provider in this library, which drives mlx5 and Soft-RoCE (rxe)) is not ",
         ),
         (Unusable::PointerWidth(DriverId::RXE), "open_device: rxe0 (driver rxe can be used by 64-bit programs only"),
         (Unusable::NoCharDevice, "no RDMA device rxe0: it has no uverbs character device"),

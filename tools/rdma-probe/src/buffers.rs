@@ -1,7 +1,9 @@
 //! The memory of one end, and what goes into each message.
 
+use crate::args::Ping;
 use crate::failure::Failure;
 use crate::payload::{Check, Mismatch, Peer, Role, initial_echo_buffer};
+use crate::stop::Stop;
 use ironverbs::{AccessFlags, Mr, Pd, Sge};
 
 /// The memory of one end.
@@ -42,20 +44,30 @@ pub struct CheckOutcome {
     pub messages: u64,
 }
 
+/// Bytes that are filled between two looks at whether to go on: whole pages, which all start alike.
+const PIECE: usize = 1 << 20;
+
 impl Buffers {
-    /// For messages of `size` bytes, `rounds` of them each way. They arrive with `header` bytes in front.
-    pub fn new(pd: &Pd, role: Role, size: u32, header: u32, rounds: u64, check: bool) -> Result<Self, Failure> {
-        let (bytes, header) = (size as usize, header as usize);
+    /// For the messages that `args` ask for. They arrive with `header` bytes in front.
+    ///
+    /// Memory that nobody has used yet takes long to fill where it is much, so a signal ends that.
+    pub fn new(pd: &Pd, role: Role, (args, stop): (&Ping, &Stop), header: u32) -> Result<Self, Failure> {
+        let (bytes, header, check) = (args.size() as usize, header as usize, args.check);
         let mut received = pd.alloc_mr(header + bytes, AccessFlags::LOCAL_WRITE)?;
-        let mut first = vec![0; bytes];
-        initial_echo_buffer(&mut first);
-        received.write(header, &first)?;
+        let mut piece = vec![0; bytes.min(PIECE)];
+        initial_echo_buffer(&mut piece);
+        for at in (0..bytes).step_by(PIECE) {
+            if stop.asked() {
+                return Err(Failure::interrupted());
+            }
+            received.write(header + at, &piece[..PIECE.min(bytes - at)])?;
+        }
         let checked = match check {
             false => None,
             true => Some(Checked {
                 to_send: pd.alloc_mr(bytes, AccessFlags::LOCAL_READ)?,
-                check: Check::new(role, bytes, rounds),
-                scratch: first,
+                check: Check::new(role, bytes, args.iters),
+                scratch: vec![0; bytes],
             }),
         };
         Ok(Self { received, header, checked, inline: Vec::new() })

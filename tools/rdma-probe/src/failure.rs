@@ -52,9 +52,9 @@ impl Kind {
 /// The table of exit codes, as `--help` prints it.
 pub const EXIT_CODES: &str = "\
 Exit codes:
-    0  success; for list also if none of the devices can be used
+    0  success; for list also if none of the host's devices can be used
     2  usage: a wrong option, a value that this device or port does not allow, or a TCP port that is in use
-    3  no such device, or none that can be used
+    3  no such device, none that can be used, or no device at all
     4  not permitted: the device file or the TCP port is not for this user
     5  peer: unreachable, silent past its deadline, gone, or speaking another protocol
     6  data: the payload that arrived is not the payload that was sent; for decode, an entry is damaged or cut off
@@ -205,8 +205,8 @@ fn completion_hint(is_send: bool, status: WcStatus) -> Option<&'static str> {
         WcStatus::LOC_LEN_ERR | WcStatus::LOC_QP_OP_ERR if !is_send => "do both ends use the same --size?",
         // A cause would have been told instead. Soft-RoCE has none to tell where a packet could not be sent.
         WcStatus::WR_FLUSH_ERR => {
-            "the device went to the error state without a reason; a packet that it could not send may be one: is --mtu \
-             more than the link to the peer carries?"
+            "the device went to the error state without a reason; a request of the peer that it refused may be one, or a \
+             packet that it could not send: do both ends use the same --mtu, and does the link between them carry it?"
         }
         WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => "do both ends use the same --size and --mtu?",
         _ => return None,

@@ -52,7 +52,7 @@ impl<L: Link> Half for OneQp<L> {
         let signal_every = if args.events { 1 } else { SIGNAL_EVERY };
         let send_depth = Turn::send_depth(signal_every);
         place.check_rx_depth(send_depth)?;
-        let buffers = Buffers::new(pd, role, size, L::HEADER_BYTES, args.iters, args.check)?;
+        let buffers = Buffers::new(pd, role, (args, place.stop), L::HEADER_BYTES)?;
         let channel = if args.events { Some(context.create_comp_channel()?) } else { None };
         // If the peer goes, all sends and all receives complete before any is polled.
         let mut cq = context.cq_builder(args.rx_depth.saturating_add(send_depth));

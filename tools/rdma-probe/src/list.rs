@@ -161,7 +161,7 @@ mod tests {
 DEVICE  INDEX  DRIVER     ABI  NODE                     GUID                 PORT  STATE   LINK      NETDEV
 rxe0    0      rxe        2    /dev/infiniband/uverbs0  0000:00ff:fe09:0901  1     ACTIVE  Ethernet  net0
 odd7    -      number 77  -    -                        -                    -     -       -         -
-odd7 cannot be used: driver number 77 has no provider in this library, which drives Soft-RoCE (rxe) only
+odd7 cannot be used: driver number 77 has no provider in this library, which drives mlx5 and Soft-RoCE (rxe)
 ";
         assert_eq!(report.to_string(), expected);
     }

@@ -23,6 +23,7 @@ mod payload;
 mod ping;
 mod ping_report;
 mod place;
+mod presence;
 mod progress;
 mod sim;
 mod srq;
@@ -48,17 +49,34 @@ use machine::Machine;
 use output::Output;
 use serde::Serialize;
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 use stop::Stop;
 use trace::Lines;
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(instead) => return answer(&instead),
+    };
+    match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output::complain(&failure);
             ExitCode::from(failure.kind.exit_code())
         }
+    }
+}
+
+/// What was printed in place of a command: help, the version, or what is wrong with the command line.
+fn answer(instead: &clap::Error) -> ExitCode {
+    match instead.print() {
+        // A reader that has seen enough, or a complaint that nobody hears, changes nothing.
+        Err(e) if e.kind() != ErrorKind::BrokenPipe && !instead.use_stderr() => {
+            output::complain(&output::cannot_write("standard output", &e));
+            ExitCode::from(Kind::Output.exit_code())
+        }
+        _ => u8::try_from(instead.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
     }
 }
 

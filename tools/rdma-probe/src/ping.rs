@@ -2,7 +2,7 @@
 
 use crate::args::{ENDLESS_RNR_RETRIES, Ping, Transport};
 use crate::engine::{self, Player};
-use crate::exchange::{Conversation, Limits, Listener};
+use crate::exchange::{Conversation, ExchangeError, Limits, Listener};
 use crate::failure::{Failure, Kind};
 use crate::half::{Half, OneQp};
 use crate::machine::Machine;
@@ -10,6 +10,7 @@ use crate::output::Output;
 use crate::payload::Role;
 use crate::ping_report::{CheckReport, PingAddress, PingReport, PingRole};
 use crate::place::Place;
+use crate::presence::Presence;
 use crate::sim::{Meeting, meet};
 use crate::srq::SrqHalf;
 use crate::stats::Rate;
@@ -20,6 +21,7 @@ use ironverbs::{AddressFamily, DeviceInfo, GidWant, Rc, Uc, Ud};
 use nix::poll::PollFlags;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Runs a ping. The report holds what is known when it ends, however it ends.
@@ -37,14 +39,16 @@ pub fn ping(
         let is_server = args.host.is_none() && !args.loopback;
         let meeting = machine.sim().filter(|_| is_server).map(|_| Meeting::open(args.port)).transpose()?;
         let listener = if is_server { Some(Listener::bind(args.bind, args.port)?) } else { None };
-        let place = Place::open(machine, devices, args)?;
-        let run = Run { place: &place, meeting, output, stop, report: &mut report };
-        match args.transport {
+        let place = Place::open(machine, devices, args, stop)?;
+        let presence = Presence::watch(Arc::clone(machine.sys()), place.context.info(), stop)?;
+        let run = Run { place: &place, meeting, output, report: &mut report };
+        let result = match args.transport {
             Transport::Rc => run.run::<OneQp<Rc>>(listener),
             Transport::Uc => run.run::<OneQp<Uc>>(listener),
             Transport::Ud => run.run::<OneQp<Ud>>(listener),
             Transport::Srq => run.run::<SrqHalf>(listener),
-        }
+        };
+        result.map_err(|failure| presence.explain(failure))
     })();
     (report, result)
 }
@@ -55,7 +59,6 @@ struct Run<'a> {
     /// Where the network of a simulated server's client comes.
     meeting: Option<Meeting>,
     output: &'a mut Output,
-    stop: &'a Stop,
     report: &'a mut Option<PingReport>,
 }
 
@@ -69,9 +72,9 @@ impl Run<'_> {
     }
 
     fn client<H: Half>(self, host: &str) -> Result<(), Failure> {
-        let Self { place, meeting: _, output, stop, report } = self;
+        let Self { place, meeting: _, output, report } = self;
         let args = place.args;
-        let conversation = Conversation::connect(host, args.port, limits(args), stop)?;
+        let conversation = Conversation::connect(host, args.port, limits(args), place.stop)?;
         if let Some(sim) = place.machine.sim() {
             meet(sim, args.port, conversation.local()?)?;
         }
@@ -80,23 +83,23 @@ impl Run<'_> {
         let report = report.insert(report_of(place, PingRole::Client, &half));
         report.peer_tcp = Some(peer.to_string());
         show_local(output, report, &half)?;
-        let remote = conversation.client(&padded::<H>(half.addresses()))?;
+        let remote = conversation.client(&padded::<H>(half.addresses())).map_err(|e| broken_off(e, place))?;
         show_remote(output, report, &remote)?;
         let mut ends = [half.connect(place, &remote)?];
-        measure(&mut ends, place, output, stop, report)
+        measure(&mut ends, place, output, report)
     }
 
     fn server<H: Half>(self, listener: Listener) -> Result<(), Failure> {
-        let Self { place, meeting, output, stop, report } = self;
+        let Self { place, meeting, output, report } = self;
         let args = place.args;
         // Made before the client comes, so that what can go wrong here does so at once.
         let mut half = H::new(place, Role::Server, None)?;
         let report = report.insert(report_of(place, PingRole::Server, &half));
         show_local(output, report, &half)?;
         output.text(format_args!("  waiting for a client on TCP {}\n", listener.local()))?;
-        let mut conversation = listener.accept(limits(args), stop)?;
+        let mut conversation = listener.accept(limits(args), place.stop)?;
         report.peer_tcp = Some(conversation.peer().to_string());
-        let remote = conversation.server_receive(H::RECORDS)?;
+        let remote = conversation.server_receive(H::RECORDS).map_err(|e| broken_off(e, place))?;
         if let (Some(sim), Some(meeting)) = (place.machine.sim(), meeting) {
             meeting.join(sim, conversation.peer())?;
         }
@@ -113,11 +116,11 @@ impl Run<'_> {
         let local = padded::<H>(half.addresses());
         let mut ends = [half.connect(place, &remote)?];
         conversation.server_answer(&local)?;
-        measure(&mut ends, place, output, stop, report)
+        measure(&mut ends, place, output, report)
     }
 
     fn loopback<H: Half>(self) -> Result<(), Failure> {
-        let Self { place, meeting: _, output, stop, report } = self;
+        let Self { place, meeting: _, output, report } = self;
         let client = H::new(place, Role::Client, None)?;
         let server = H::new(place, Role::Server, None)?;
         let (client_addresses, server_addresses) = (padded::<H>(client.addresses()), padded::<H>(server.addresses()));
@@ -125,7 +128,7 @@ impl Run<'_> {
         show_local(output, report, &client)?;
         show_remote(output, report, &server_addresses)?;
         let mut ends = [client.connect(place, &server_addresses)?, server.connect(place, &client_addresses)?];
-        measure(&mut ends, place, output, stop, report)
+        measure(&mut ends, place, output, report)
     }
 }
 
@@ -143,12 +146,11 @@ fn measure<P: Player>(
     ends: &mut [P],
     place: &Place<'_>,
     output: &mut Output,
-    stop: &Stop,
     report: &mut PingReport,
 ) -> Result<(), Failure> {
     let args = place.args;
     let begin = Instant::now();
-    let result = engine::run(ends, args.timeout, stop, place.machine);
+    let result = engine::run(ends, args.timeout, place.stop, place.machine);
     let time = begin.elapsed();
     let done = ends.iter().map(P::completed).min().unwrap_or(0);
     report.completed_iterations = done;
@@ -158,10 +160,22 @@ fn measure<P: Player>(
     // The queue pairs stay until the report is out: they still acknowledge the peer's last message.
     output.text(&report)?;
     if result.is_ok() && report.role == PingRole::Server && args.transport == Transport::Srq {
-        let _ = wait((stop.as_fd(), None), PollFlags::POLLIN, &Deadline::after(STRAGGLERS), stop);
+        let _ = wait((place.stop.as_fd(), None), PollFlags::POLLIN, &Deadline::after(STRAGGLERS), place.stop);
     }
     place.machine.settle();
     result.map_err(|failure| explain_silence(explain_loss(failure, args.transport), args))
+}
+
+/// A simulated end is found wanting over another socket than TCP, and the one that finds out ends the conversation.
+fn broken_off(error: ExchangeError, place: &Place<'_>) -> Failure {
+    let is_end = matches!(error, ExchangeError::Closed { got: 0, .. } | ExchangeError::Broken { .. });
+    let failure = Failure::from(error);
+    if !is_end || !place.machine.is_simulated() {
+        return failure;
+    }
+    let hint =
+        "the other end says why: do both use the same --sim and --transport, on this machine and as the same user?";
+    Failure { hint: Some(hint.to_owned()), ..failure }
 }
 
 /// Retries without end give no completion that would tell of them.

@@ -5,6 +5,7 @@ use crate::choose;
 use crate::failure::{Failure, Kind};
 use crate::link::Link;
 use crate::machine::Machine;
+use crate::stop::Stop;
 use crate::wire::Address;
 use ironverbs::{
     AckTimeout, AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, GidWant,
@@ -33,11 +34,13 @@ pub struct Place<'a> {
     port: PortAttr,
     /// Whose device it is.
     pub machine: &'a Machine,
+    /// Whether to go on.
+    pub stop: &'a Stop,
 }
 
 impl<'a> Place<'a> {
     /// Opens the device, and looks whether it can do what was asked for.
-    pub fn open(machine: &'a Machine, devices: &[DeviceInfo], args: &'a Ping) -> Result<Self, Failure> {
+    pub fn open(machine: &'a Machine, devices: &[DeviceInfo], args: &'a Ping, stop: &'a Stop) -> Result<Self, Failure> {
         let device = choose::usable(devices, args.device.as_deref())?;
         let cannot_open = |e| Failure::from(e).during(format_args!("cannot open {}", device.name));
         let context = Context::open_on(&**machine.sys(), device).map_err(cannot_open)?;
@@ -45,7 +48,7 @@ impl<'a> Place<'a> {
         check_port(&context, args, &port)?;
         let mtu = path_mtu(args, &port)?;
         let pd = context.alloc_pd()?;
-        Ok(Self { args, context, pd, port, mtu, machine })
+        Ok(Self { args, context, pd, port, mtu, machine, stop })
     }
 
     /// Whether peers are reached by GID only.

@@ -1,7 +1,7 @@
-//! SIGINT and SIGTERM, turned into something that loops can look at and waits can end on.
+//! SIGINT and SIGTERM, or another reason to stop, turned into something that loops can look at and waits can end on.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ pub struct Stop {
     asked: Arc<AtomicBool>,
     /// Becomes readable when the process is asked to stop, and is never read: a level, not an event.
     wake: UnixStream,
-    /// Keeps `wake` from reporting a hang-up where no signal handler holds the other end.
-    _other_end: UnixStream,
+    /// What makes `wake` readable.
+    other_end: UnixStream,
 }
 
 impl Stop {
@@ -24,7 +24,7 @@ impl Stop {
             // The order matters: the first signal finds `asked` still false, the second one finds it true.
             signal_hook::flag::register_conditional_shutdown(signal, 130, stop.asked.clone())?;
             signal_hook::flag::register(signal, stop.asked.clone())?;
-            signal_hook::low_level::pipe::register(signal, stop._other_end.try_clone()?)?;
+            signal_hook::low_level::pipe::register(signal, stop.other_end.try_clone()?)?;
         }
         Ok(stop)
     }
@@ -33,13 +33,33 @@ impl Stop {
     pub fn never() -> io::Result<Self> {
         let (wake, other_end) = UnixStream::pair()?;
         other_end.set_nonblocking(true)?;
-        Ok(Self { asked: Arc::default(), wake, _other_end: other_end })
+        Ok(Self { asked: Arc::default(), wake, other_end })
+    }
+
+    /// Something to ask with.
+    pub fn asker(&self) -> io::Result<Asker> {
+        Ok(Asker { asked: Arc::clone(&self.asked), wake: self.other_end.try_clone()? })
     }
 
     /// Whether the process was asked to stop. One load.
     #[inline]
     pub fn asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
+        self.asked.load(Ordering::Acquire)
+    }
+}
+
+/// Asks for a stop, from any thread.
+pub struct Asker {
+    asked: Arc<AtomicBool>,
+    wake: UnixStream,
+}
+
+impl Asker {
+    /// As a signal would.
+    pub fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        // It does not block, and where its buffer is full there is something to be read already.
+        let _ = (&self.wake).write(&[0]);
     }
 }
 

@@ -9,6 +9,7 @@ use crate::args::Watch;
 use crate::failure::{Failure, Kind};
 use crate::machine::Machine;
 use crate::output::{self, Output};
+use crate::presence::is_among;
 use crate::sim::Sim;
 use crate::stop::Stop;
 use crate::wait::{Deadline, Ready, wait_any};
@@ -150,7 +151,7 @@ impl Watcher<'_> {
         let listed = self.sys.devices()?;
         let mut at = 0;
         while at < self.watched.len() && !self.enough() {
-            if !self.watched[at].is_among(&listed) {
+            if !is_among(self.watched[at].context.info(), &listed) {
                 self.let_go(at)?;
                 continue;
             }
@@ -218,12 +219,6 @@ impl Watched {
     fn line(&self, what: What, object: Object) -> WatchLine {
         let info = self.context.info();
         WatchLine::new(&info.name, info.index.map(|index| index.0), what, object)
-    }
-
-    /// By its index: another device may have its name by now.
-    fn is_among(&self, listed: &[DeviceInfo]) -> bool {
-        let info = self.context.info();
-        listed.iter().any(|d| if info.index.is_some() { d.index == info.index } else { d.name == info.name })
     }
 
     fn next_event(&mut self) -> Result<Option<Told>, Failure> {

@@ -97,10 +97,14 @@ fn a_failure_is_told_in_json_too() {
 
 #[test]
 fn a_full_disk_is_8() {
-    let full = File::options().write(true).open("/dev/full").unwrap();
-    let output = probe(&["schema"]).stdout(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(8));
-    assert!(stderr(&output).contains("No space left on device"), "{}", stderr(&output));
+    let digits = "0000050a 00004101 00000008 00000000";
+    for args in [&["schema"][..], &["--help"], &["ping", "-h"], &["--version"], &["list", "--sim"], &["decode", digits]]
+    {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = probe(args).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(8), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("No space left on device"), "{args:?}: {}", stderr(&output));
+    }
 }
 
 #[test]
@@ -112,11 +116,13 @@ fn a_place_that_cannot_be_written_is_8_before_anything_is_measured() {
 
 #[test]
 fn a_reader_that_has_seen_enough_is_no_failure() {
-    let mut child = probe(&["schema"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    assert_eq!(stderr(&output), "");
+    for args in [&["schema"][..], &["--help"], &["list", "--sim"]] {
+        let mut child = probe(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert_eq!(stderr(&output), "");
+    }
 }
 
 #[test]

@@ -313,7 +313,8 @@ fn an_end_that_is_not_simulated_is_told() {
     // Another link layer.
     let port = fresh_port();
     let server = Run::start(&mut probe(["ping", "--sim=roce", "-p", &port]));
-    expect(run(["ping", "--sim=ib", "-p", &port, "127.0.0.1"]), 5);
+    let (_, errors) = expect(run(["ping", "--sim=ib", "-p", &port, "127.0.0.1"]), 5);
+    assert!(errors.contains("--sim") && !errors.contains("ibv_rc_pingpong"), "{errors}");
     let (_, errors) = expect(server.end(), 5);
     assert!(errors.contains("InfiniBand"), "{errors}");
 }
@@ -431,6 +432,18 @@ fn a_ping_that_is_interrupted_tells_what_it_measured() {
     let (text, _) = expect(child.end(), 130);
     // A busy machine may not have come to the first.
     assert!(text.contains("stopped before the other") || text.contains("0 of 100000000 iters"), "{text}");
+}
+
+/// Filling a gigabyte takes longer than anybody waits.
+#[test]
+fn a_large_ping_ends_when_it_is_asked_to_before_it_has_begun() {
+    let mut child = Run::start(&mut probe(["ping", "--sim", "--loopback", "-s", "1G"]));
+    std::thread::sleep(Duration::from_millis(500));
+    let pid = nix::unistd::Pid::from_raw(child.child().id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let begin = Instant::now();
+    expect(child.end(), 130);
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::Test;
 use crate::own_device::{A_MOMENT, OwnDevice, must};
-use crate::support::{Device, Ended, Run, probe};
+use crate::support::{Device, Ended, Run, fresh_port, probe};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = &[
     ("watches::addresses_that_come_and_go", addresses),
     ("watches::a_change_without_an_event", change_without_event),
     ("watches::a_device_that_is_removed", removed),
+    ("watches::a_device_that_is_removed_under_a_ping", removed_under_a_ping),
     ("watches::a_device_of_several_that_is_removed", one_of_several_removed),
     ("watches::no_longer_than_asked_for", limits),
     ("watches::what_cannot_be_watched", cannot_be_watched),
@@ -122,6 +123,24 @@ fn removed(_: &Device) {
         } else {
             assert!(ended.stdout.contains("wrxe5: the device was removed"), "{ended:#?}");
         }
+    }
+}
+
+/// A ping lets go, too, whatever it is about.
+fn removed_under_a_ping(_: &Device) {
+    const FOR_EVER: &str = "100000000";
+    for options in
+        [&["--loopback", "-n", FOR_EVER][..], &["--loopback", "-n", FOR_EVER, "--events"], &[], &["-t", "srq"]]
+    {
+        let device = OwnDevice::new("wrxe7", 7);
+        let port = fresh_port();
+        let mut run =
+            Run::start_probe(["ping", "-d", &device.name, "-p", &port].into_iter().chain(options.iter().copied()));
+        run.until_says(if options.contains(&"--loopback") { "remote address" } else { "waiting for a client" });
+        let begin = Instant::now();
+        must(&format!("rdma link del {}", device.name));
+        assert!(begin.elapsed() < Duration::from_secs(10), "{options:?}: {:?}", begin.elapsed());
+        run.end().expect_failure(9, &["wrxe7 was removed while it was in use"]);
     }
 }
 
