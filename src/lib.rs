@@ -78,7 +78,7 @@
 //! answers it: the real kernel, or a device model.
 
 mod mem;
-#[allow(dead_code, reason = "what an adapter tells of itself, and data inside completions, have no verb yet")]
+#[allow(dead_code, reason = "what an adapter tells of itself has no verb yet")]
 mod mlx5;
 mod rxe;
 pub mod sys;

@@ -1,9 +1,9 @@
 //! One completion, still in its entry. Fields are read when asked for.
 
 use super::cq_memory::Body;
-use super::cqe::{self, Cqe64, format, opcode};
+use super::cqe::{self, Cqe64, opcode};
 use crate::uverbs::abi::verbs;
-use crate::uverbs::wc::{GRH, WITH_IMM, WITH_INVALIDATE, Wc};
+use crate::uverbs::wc::{GRH, InlineData, WITH_IMM, WITH_INVALIDATE, Wc};
 use crate::uverbs::wr::{WcOpcode, WcStatus};
 use std::mem::offset_of;
 
@@ -32,12 +32,19 @@ pub struct Cqe<'cq> {
     kind: u8,
     opcode: WcOpcode,
     wr_id: u64,
+    inside: Option<&'cq InlineData>,
 }
 
 impl<'cq> Cqe<'cq> {
     #[inline(always)]
     pub(super) fn new(body: Body<'cq>, kind: u8, wr_id: u64, opcode: WcOpcode) -> Self {
-        Self { body, kind, opcode, wr_id }
+        Self { body, kind, opcode, wr_id, inside: None }
+    }
+
+    /// The same, with what came inside it.
+    #[inline(always)]
+    pub(super) fn with(self, inside: Option<&'cq InlineData>) -> Self {
+        Self { inside, ..self }
     }
 
     #[inline(always)]
@@ -202,19 +209,10 @@ impl<'cq> Cqe<'cq> {
         u64::from(self.body.word::<48>()) << 32 | u64::from(self.body.word::<52>())
     }
 
-    /// Copies the message, or its first `to.len()` bytes, out of the completion. `None` if it is not in there, or if it has not
-    /// that many bytes: then it is in the memory that the work request named.
-    ///
-    /// A short message can be in the completion only on queues that asked for it.
-    pub fn copy_inline(self, entry_bytes: u32, to: &mut [u8]) -> Option<()> {
-        let before = match cqe::format_of(self.body.op_own()) {
-            format::INLINE_32 => false,
-            format::INLINE_64 => true,
-            _ => return None,
-        };
-        if to.len() > self.body.byte_cnt() as usize {
-            return None;
-        }
-        self.body.copy_inline(entry_bytes, before, to)
+    /// What came inside the completion, of a queue pair that asked for that; else it is in the memory that the work request
+    /// named. An entry says nothing of where a message came from if it carries the message.
+    #[inline(always)]
+    pub fn inline_data(self) -> Option<&'cq InlineData> {
+        self.inside
     }
 }

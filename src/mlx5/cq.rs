@@ -12,6 +12,7 @@ use super::dbrec::{DoorbellRecord, Word};
 use super::mailbox::{Filled, Mailbox, Past, Receives, Routes};
 use super::uar::UarPage;
 use crate::mem::barrier;
+use crate::uverbs::wc::InlineData;
 use crate::uverbs::wr::WcOpcode;
 use std::sync::Arc;
 
@@ -58,8 +59,6 @@ pub struct CqParts {
     pub uar: Arc<UarPage>,
     /// Whether it asked for compressed entries.
     pub compressed: bool,
-    /// Whether queue pairs on it ask for receives inside their completion.
-    pub inline_data: bool,
     pub mailbox: Arc<Mailbox<CqRing>>,
 }
 
@@ -71,7 +70,8 @@ pub struct Cq<B = Cpu> {
     given_back: u32,
     pub(super) routes: Routes<CqRing>,
     pub(super) compressed: bool,
-    inline_data: bool,
+    /// What the last completion carried inside that carried anything.
+    inside: InlineData,
     fault: Option<CqFault>,
     /// Completions of queues that are gone.
     disowned: u64,
@@ -102,14 +102,14 @@ impl CqFault {
 impl<B: Bus> Cq<B> {
     /// As [`Cq::new`], on another bus.
     pub fn with_bus(parts: CqParts, bus: B) -> Self {
-        let CqParts { ring, cqn, record, uar, compressed, inline_data, mailbox } = parts;
+        let CqParts { ring, cqn, record, uar, compressed, mailbox } = parts;
         Self {
             ring,
             ci: 0,
             given_back: 0,
             routes: Routes::new(mailbox),
             compressed,
-            inline_data,
+            inside: InlineData::EMPTY,
             fault: None,
             disowned: 0,
             cqn,
@@ -201,9 +201,10 @@ impl<B: Bus> Cq<B> {
             if self.routes.has_mail() {
                 take_mail(&mut self.routes, &self.ring, ci);
             }
-            if is_special(op_own) {
-                match admit(&mut self.routes, &self.ring, ci, op_own, self.compressed, self.inline_data) {
-                    Ok(Admitted::AsItIs) => {}
+            let is_special = is_special(op_own);
+            if is_special {
+                match admit(&mut self.routes, &self.ring, ci, op_own, self.compressed, &mut self.inside) {
+                    Ok(Admitted::WithData) => {}
                     Ok(Admitted::Unpacked) => continue,
                     Err(fault) => {
                         self.fault = Some(fault);
@@ -213,7 +214,10 @@ impl<B: Bus> Cq<B> {
             }
             self.ci = ci.wrapping_add(1);
             match resolve(&self.routes, body, op_own) {
-                Some((wr_id, opcode)) => return Some(Cqe::new(body, cqe::opcode_of(op_own), wr_id, opcode)),
+                Some((wr_id, opcode)) => {
+                    let inside = if is_special { Some(&self.inside) } else { None };
+                    return Some(Cqe::new(body, cqe::opcode_of(op_own), wr_id, opcode).with(inside));
+                }
                 None => self.disowned += 1,
             }
         }
@@ -274,13 +278,13 @@ const fn is_special(op_own: u8) -> bool {
 
 /// What came of a closer look.
 enum Admitted {
-    /// It is a completion.
-    AsItIs,
+    /// It is a completion that carries data, which were taken out.
+    WithData,
     /// It was a block of compressed entries, and is now the first of several completions.
     Unpacked,
 }
 
-/// Looks closer: unpacks a block of compressed entries, or says why polling ends here.
+/// Looks closer: unpacks a block of compressed entries, takes out what an entry carries, or says why polling ends here.
 #[cold]
 #[inline(never)]
 #[allow(improper_ctypes_definitions, reason = "of Rust's own callers; the convention is there so that nothing unwinds")]
@@ -290,7 +294,7 @@ extern "C" fn admit(
     ci: u32,
     op_own: u8,
     compressed: bool,
-    inline_data: bool,
+    inside: &mut InlineData,
 ) -> Result<Admitted, CqFault> {
     match (cqe::format_of(op_own), cqe::opcode_of(op_own)) {
         (format::COMPRESSED, _) if !compressed => Err(CqFault::Compressed { ci }),
@@ -301,8 +305,13 @@ extern "C" fn admit(
         }
         (_, opcode::RESIZE_CQ) => Err(CqFault::Resize { ci }),
         (_, kind) if is_special(kind << 4) => Err(CqFault::UnknownKind { ci, kind }),
-        _ if inline_data => Ok(Admitted::AsItIs),
-        _ => Err(CqFault::InlineData { ci }),
+        (_, opcode::REQ_ERR | opcode::RESP_ERR) => Err(CqFault::InlineData { ci }),
+        (carries, _) => {
+            let expected = routes.mailbox().expects_data();
+            let taken = if expected { ring.take_inside(ci, carries == format::INLINE_64) } else { None };
+            *inside = taken.ok_or(CqFault::InlineData { ci })?;
+            Ok(Admitted::WithData)
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use super::memory::pages;
 use super::uidx;
 use crate::mem::map::Mapping;
 use crate::uverbs::errno::Errno;
+use crate::uverbs::wc::InlineData;
 use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -103,6 +104,30 @@ impl CqRing {
     pub fn ready(&self, ci: u32) -> Option<u8> {
         let op_own = self.body(ci).op_own();
         cqe::is_ready(op_own, ci, self.log2_entries).then_some(op_own)
+    }
+
+    /// Takes out what entry `ci` carries inside: in its body's first 32 bytes, which are zero then, or in the 64 `before` it,
+    /// which an entry of 128 has. `None` if there are none. The entry is ours.
+    pub fn take_inside(&self, ci: u32, before: bool) -> Option<InlineData> {
+        let body = self.body(ci);
+        let len = body.byte_cnt() as usize;
+        if before && self.entry_bytes() as usize != 2 * CQE_BYTES {
+            return None;
+        }
+        let (back, room) = if before { (CQE_BYTES, CQE_BYTES) } else { (0, 32) };
+        let mut bytes = [0; CQE_BYTES];
+        for (i, byte) in bytes.iter_mut().take(room).enumerate() {
+            // SAFETY: in the first 32 bytes of the body, or in the 64 before it, which are the entry's first half: it has
+            // 128 bytes, as just checked.
+            unsafe {
+                let at = body.0.as_ptr().sub(back).add(i);
+                *byte = at.read_volatile();
+                if !before {
+                    at.write_volatile(0);
+                }
+            }
+        }
+        Some(InlineData::new(&bytes[..room], len))
     }
 
     /// Copies entry `ci` of `from` to entry `to` of this ring, as this ring's answer number `to`.
@@ -221,24 +246,5 @@ impl Body<'_> {
         // threads only look at its last byte.
         let word = unsafe { AtomicU32::from_ptr(self.0.as_ptr().add(offset_of!(Cqe64, srqn_uidx)).cast()) };
         word.store(uidx.to_be(), Ordering::Relaxed);
-    }
-
-    /// Copies what lies at the body's start, or `before` it in the first half of an entry of 128 bytes, to `to`. `None` if there
-    /// is not as much: there are 32 bytes, or 64.
-    pub fn copy_inline(self, entry_bytes: u32, before: bool, to: &mut [u8]) -> Option<()> {
-        let (start, room) = match before {
-            false => (0, 32),
-            true if entry_bytes == 128 => (-(CQE_BYTES as isize), CQE_BYTES),
-            true => return None,
-        };
-        if to.len() > room {
-            return None;
-        }
-        for (i, byte) in to.iter_mut().enumerate() {
-            // SAFETY: `i` is below `room`, so the byte is in the first 32 of the body, or in the half before it, which an
-            // entry of 128 bytes has.
-            *byte = unsafe { self.0.as_ptr().offset(start + i as isize).read_volatile() };
-        }
-        Some(())
     }
 }

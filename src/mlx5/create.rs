@@ -124,7 +124,7 @@ impl CqPlan {
         (kept.completions, kept.record) = (Some(mailbox.clone()), Some(record.clone()));
         let uar = Arc::clone(context.shared_uar());
         let cqn = response.cqn & 0xff_ffff;
-        let cq = Cq::new(CqParts { ring, cqn, record, uar, compressed, inline_data: false, mailbox });
+        let cq = Cq::new(CqParts { ring, cqn, record, uar, compressed, mailbox });
         NewCq { object: kept.by(handle), cq }
     }
 }
@@ -187,17 +187,20 @@ pub struct QpPlan {
     register: SendRegister,
     sends: (Arc<SqShared>, Home),
     receives: Option<(Receives, Home)>,
+    /// Where completions may carry data.
+    data_in: Vec<Arc<Mailbox<CqRing>>>,
     pub request: abi::CreateQp,
 }
 
 impl QpPlan {
-    /// `send_cq` and `recv_cq` are where its completions go.
+    /// `send_cq` and `recv_cq` are where its completions go; with `data_in_completions`, and short messages with them.
     pub fn new(
         context: &Mlx5Context,
         r: &CreateQp<'_>,
         from: ReceiveFrom,
         send_cq: &Arc<Mailbox<CqRing>>,
         recv_cq: &Arc<Mailbox<CqRing>>,
+        data_in_completions: bool,
     ) -> Result<Self, Error> {
         let limits = &context.caps().limits;
         let transport = Transport::from_raw(r.qp_type)?;
@@ -227,21 +230,25 @@ impl QpPlan {
             sq_wqe_count: sq.blocks,
             rq_wqe_count: rq.elements,
             rq_wqe_shift: rq.log2_stride,
-            // Never with receives inside their completion: their bytes would have to be copied to where the work request said,
-            // which is an address of the memory region's own and not of this process.
-            flags: abi::create_qp_flags::UAR_PAGE_INDEX,
+            // Receives inside their completion only where asked for: their bytes are not copied to where the work request
+            // said, which is an address of the memory region's own and not of this process.
+            flags: abi::create_qp_flags::UAR_PAGE_INDEX
+                | if data_in_completions { abi::create_qp_flags::SCATTER_CQE } else { 0 },
             uidx: uidx.get(),
             bfreg_index: register.page_id(),
             ..Default::default()
         };
         let sends = (Arc::new(SqShared::new(sq.blocks.max(1))), home(send_cq));
         let receives = receives.map(|receives| (receives, home(recv_cq)));
-        Ok(Self { sq, rq, sig_all: r.sq_sig_all, memory, record, register, sends, receives, request })
+        let data_in = if data_in_completions { vec![send_cq.clone(), recv_cq.clone()] } else { vec![] };
+        Ok(Self { sq, rq, sig_all: r.sq_sig_all, memory, record, register, sends, receives, data_in, request })
     }
 
     /// The queues of the object that the command made.
     pub fn finish(self, handle: Handle, qpn: Qpn) -> NewQp {
-        let Self { sq: sq_layout, rq: rq_layout, sig_all, memory, record, register, sends, receives, .. } = self;
+        let Self { sq: sq_layout, rq: rq_layout, sig_all, memory, record, register, sends, receives, data_in, .. } =
+            self;
+        data_in.iter().for_each(|cq| cq.expect_data());
         let (shared, home) = sends;
         let mut kept = Kept::default();
         (kept.memory, kept.record) = (memory.clone(), Some(record.clone()));
@@ -280,8 +287,9 @@ pub fn create_qp(
     from: ReceiveFrom,
     send_cq: &Arc<Mailbox<CqRing>>,
     recv_cq: &Arc<Mailbox<CqRing>>,
+    data_in_completions: bool,
 ) -> Result<NewQp, Error> {
-    let plan = QpPlan::new(context, request, from, send_cq, recv_cq)?;
+    let plan = QpPlan::new(context, request, from, send_cq, recv_cq, data_in_completions)?;
     let mut response = abi::CreateQpResp::default();
     // As for a completion queue: the object keeps the memory that the driver's part names.
     let CreatedQp { handle, qpn, .. } =

@@ -78,6 +78,8 @@ pub struct Mailbox<F> {
     epoch: AtomicU32,
     /// Completions that the poller gave back, from the queue's start.
     consumed: AtomicU32,
+    /// Not 0 once a queue pair was made that lets the device put data into completions.
+    data: AtomicU32,
     inner: Mutex<Inner<F>>,
 }
 
@@ -91,6 +93,7 @@ impl<F: Filled> Mailbox<F> {
         Self {
             epoch: AtomicU32::new(0),
             consumed: AtomicU32::new(0),
+            data: AtomicU32::new(0),
             inner: Mutex::new(Inner { notes: Vec::new(), ring }),
         }
     }
@@ -104,6 +107,16 @@ impl<F: Filled> Mailbox<F> {
             let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1);
             self.epoch.store(epoch, Ordering::Release);
         });
+    }
+
+    /// Completions may carry data from now on: before a queue is used for the first time.
+    pub fn expect_data(&self) {
+        self.data.store(1, Ordering::Release);
+    }
+
+    /// Poller: whether completions may carry data.
+    pub fn expects_data(&self) -> bool {
+        self.data.load(Ordering::Acquire) != 0
     }
 
     /// Poller: all completions before number `ci` are done with. Comes before the device is told so.

@@ -51,6 +51,57 @@ pub(crate) const WITH_IMM: u32 = 2;
 /// `IB_WC_WITH_INVALIDATE`.
 pub(crate) const WITH_INVALIDATE: u32 = 4;
 
+/// Bytes that the device put into a completion instead of into memory: a short message, or the answer of a short READ or an
+/// atomic. Derefs to them.
+///
+/// ```no_run
+/// # fn f(cq: &mut ironverbs::Cq) -> Result<(), ironverbs::PollError> {
+/// while let Some(completion) = cq.poll()?.next() {
+///     if let Some(data) = completion.inline_data() {
+///         println!("{}: {:02x?}", completion.wr_id(), &data[..]);
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct InlineData {
+    bytes: [u8; Self::MAX],
+    len: u8,
+}
+
+impl InlineData {
+    /// More than this no completion holds.
+    pub const MAX: usize = 64;
+
+    pub(crate) const EMPTY: Self = Self { bytes: [0; Self::MAX], len: 0 };
+
+    /// The first `len` of `bytes`, or all.
+    pub(crate) fn new(bytes: &[u8], len: usize) -> Self {
+        let mut all = Self::EMPTY;
+        let mut n = 0;
+        for (to, from) in all.bytes.iter_mut().zip(bytes).take(len) {
+            *to = *from;
+            n += 1;
+        }
+        all.len = n;
+        all
+    }
+}
+
+impl std::ops::Deref for InlineData {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(..self.len.into()).unwrap_or(&self.bytes)
+    }
+}
+
+impl fmt::Debug for InlineData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x?}", &self[..])
+    }
+}
+
 /// What a successful work request did.
 ///
 /// ```no_run

@@ -17,7 +17,7 @@ use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::ModifySrq;
 use crate::uverbs::types::{Qpn, Srqn};
-use crate::uverbs::wc::Wc;
+use crate::uverbs::wc::{InlineData, Wc};
 use crate::uverbs::wr::{PollError, PostError, SendWr, Sge, WrFlags};
 use std::sync::Arc;
 
@@ -349,5 +349,9 @@ impl CompEntry for AnyCqe<'_> {
     #[inline(always)]
     fn timestamp(&self) -> Option<u64> {
         each!(AnyCqe, self, cqe => CompEntry::timestamp(cqe))
+    }
+    #[inline(always)]
+    fn inline_data(&self) -> Option<&InlineData> {
+        each!(AnyCqe, self, cqe => CompEntry::inline_data(cqe))
     }
 }

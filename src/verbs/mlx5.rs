@@ -19,7 +19,7 @@ use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::ModifySrq;
 use crate::uverbs::types::Srqn;
-use crate::uverbs::wc::Wc;
+use crate::uverbs::wc::{InlineData, Wc};
 use crate::uverbs::wr::{Payload, PollError, PostError, SendWr, Sge, WrFlags};
 use std::sync::Arc;
 
@@ -126,7 +126,8 @@ impl Backend for Mlx5 {
         if !sends_only {
             create.cap.max_recv_wr = max_recv_wr.max(1);
         }
-        let made = mlx5::create_qp(context, &create, from, mailbox(r.send_cq)?, mailbox(r.recv_cq)?)?;
+        let (send_cq, recv_cq) = (mailbox(r.send_cq)?, mailbox(r.recv_cq)?);
+        let made = mlx5::create_qp(context, &create, from, send_cq, recv_cq, r.data_in_completions)?;
         let mlx5::NewQp { object: handle, qpn, cap, sq, rq } = made;
         let Some(sq) = sq else {
             return Err(Error::invalid(Verb::CreateQp, "queue pair type", create.qp_type, "one that sends"));
@@ -402,5 +403,9 @@ impl CompEntry for mlx5::Cqe<'_> {
     #[inline(always)]
     fn timestamp(&self) -> Option<u64> {
         Some(mlx5::Cqe::timestamp(*self))
+    }
+    #[inline(always)]
+    fn inline_data(&self) -> Option<&InlineData> {
+        mlx5::Cqe::inline_data(*self)
     }
 }

@@ -72,7 +72,7 @@ pub use crate::uverbs::shared_receive_queue::SrqAttr;
 pub use crate::uverbs::types::{
     Gid, GidIndex, Guid, Lid, LinkLayer, Lkey, Mtu, OutOfRange, PortNum, Psn, QKey, Qpn, Rkey, Srqn,
 };
-pub use crate::uverbs::wc::{Done, Source, Wc, WcError};
+pub use crate::uverbs::wc::{Done, InlineData, Source, Wc, WcError};
 pub use crate::uverbs::wr::{
     Inline, InlinePieces, Payload, PollError, PostError, RemoteAddr, Sge, WcOpcode, WcStatus, WrFlags,
 };

@@ -31,7 +31,7 @@ use super::transition::Transport;
 use super::way::Way;
 use super::wc::Completion;
 use crate::uverbs::error::{Error, Verb};
-use crate::uverbs::wc::Wc;
+use crate::uverbs::wc::{InlineData, Wc};
 use crate::uverbs::wr::{Payload, PostError, SendOp, SendWr, Sge, WrFlags};
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -130,7 +130,11 @@ impl Pool {
         let index = wc.wr_id as u32;
         let ours = (wc.wr_id >> 32) as u32 == self.inner.id;
         if ours && self.inner.owners.reclaim(index) {
-            Ok((Slot { pool: self.inner.clone(), index }, wc))
+            let mut slot = Slot { pool: self.inner.clone(), index };
+            if let Some(data) = completion.inline_data_in_place() {
+                slot.fill(data);
+            }
+            Ok((slot, wc))
         } else {
             Err(wc)
         }
@@ -184,6 +188,19 @@ impl Slot {
     #[inline(always)]
     fn wr_id(&self) -> u64 {
         u64::from(self.pool.id) << 32 | u64::from(self.index)
+    }
+
+    /// Puts what came inside a completion where the device would have put it.
+    #[cold]
+    #[inline(never)]
+    #[allow(
+        improper_ctypes_definitions,
+        reason = "of Rust's own callers; the convention is there so that nothing unwinds"
+    )]
+    extern "C" fn fill(&mut self, data: &InlineData) {
+        for (to, from) in self.iter_mut().zip(data.iter()) {
+            *to = *from;
+        }
     }
 
     /// Ends the `Slot` without giving it back: the device has it now. Refused if nobody holds the pool but this slot.

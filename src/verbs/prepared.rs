@@ -11,8 +11,8 @@ use super::pd::Pd;
 use super::provider::sealed::SendOps;
 use super::provider::{Any, Provider};
 use super::qp::Qp;
-use super::qp_core::QpCore;
-use super::qp_type::{Connectable, QpType, Rc, Receives, Uc, Ud, XrcSend};
+use super::qp_core::{Asked, QpCore};
+use super::qp_type::{Connectable, Connected, QpType, Rc, Receives, Uc, Ud, XrcSend};
 use super::reach::{Address, Local, Place};
 use super::srq::Srq;
 use super::transition::Transport;
@@ -38,6 +38,7 @@ pub struct QpBuilder<'a, P: Provider = Any, T: QpType = Rc> {
     srq: Option<&'a Srq<P>>,
     cap: QpCap,
     signal_all: bool,
+    data_in_completions: bool,
     place: Place,
     pkey_index: u16,
     access: AccessFlags,
@@ -91,6 +92,37 @@ impl<'a, P: Provider, T: Connectable> QpBuilder<'a, P, T> {
     }
 }
 
+/// What queue pairs of connections have besides.
+impl<'a, P: Provider, T: Connected> QpBuilder<'a, P, T> {
+    /// Let the device put what comes in into the completion itself, and not into the memory that the work request names: of a
+    /// message up to 32 bytes, or 64 on a completion queue with [entries of 128](crate::CqBuilder::entry_bytes); and, of queue
+    /// pairs that [signal all](Self::signal_all), the answers of READs and atomics up to 32. One transfer less for each, in the
+    /// place that is read anyway. Default off; ConnectX adapters only, and it is the device's choice what it puts there.
+    ///
+    /// With it [`Completion::inline_data`](crate::Completion::inline_data) has to be looked at; a [`Wc`](crate::Wc) holds no
+    /// data. [`Pool::reclaim`](crate::Pool::reclaim) does that, and copies them into the slot: with a pool nothing changes. A
+    /// [`scope`](crate::Qp::scope) is refused.
+    ///
+    /// ```no_run
+    /// # fn f(pd: &ironverbs::Pd, cq: &mut ironverbs::Cq, room: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
+    /// let prepared = ironverbs::QpBuilder::rc(pd, cq, cq).data_in_completions(true).build()?;
+    /// // … connected, and a receive into `room` was posted …
+    /// while let Some(completion) = cq.poll()?.next() {
+    ///     match completion.inline_data() {
+    ///         Some(data) => println!("{:?}", &data[..]),
+    ///         None => println!("{:?}", &room[..completion.outcome()?.byte_len as usize]),
+    ///     }
+    /// }
+    /// # drop(prepared);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE", "MLX5_QP_FLAG_SCATTER_CQE"))]
+    pub fn data_in_completions(mut self, on: bool) -> Self {
+        self.data_in_completions = on;
+        self
+    }
+}
+
 /// What queue pairs that receive have besides.
 impl<'a, P: Provider, T: Receives> QpBuilder<'a, P, T> {
     /// Receives that fit at once. Default 16.
@@ -124,6 +156,7 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
             srq: None,
             cap,
             signal_all: false,
+            data_in_completions: false,
             place: Place::default(),
             pkey_index: 0,
             access: AccessFlags::LOCAL_READ,
@@ -202,8 +235,7 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
             self.recv_cq.shared(),
             self.srq.map(Srq::shared),
             T::TRANSPORT,
-            self.cap,
-            self.signal_all,
+            Asked { cap: self.cap, signal_all: self.signal_all, data_in_completions: self.data_in_completions },
         )?;
         if let (Transport::Ud, Some(mtu)) = (T::TRANSPORT, address.mtu) {
             core.send.sq.set_max_datagram(mtu.bytes());

@@ -16,7 +16,7 @@ use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
 use crate::uverbs::types::{Qpn, Srqn};
-use crate::uverbs::wc::Wc;
+use crate::uverbs::wc::{InlineData, Wc};
 use crate::uverbs::wr::{PollError, PostError, SendWr, Sge, WrFlags};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -224,6 +224,8 @@ pub(crate) mod sealed {
         fn wc(&self) -> Wc;
         /// When it was made, by the device's clock.
         fn timestamp(&self) -> Option<u64>;
+        /// What came inside it.
+        fn inline_data(&self) -> Option<&InlineData>;
     }
 
     /// What is asked of a provider for a completion queue.
@@ -273,6 +275,8 @@ pub(crate) mod sealed {
         pub send_cq: &'a CqLink,
         pub recv_cq: &'a CqLink,
         pub srq: Option<&'a SrqLink>,
+        /// Whether the device may put short messages into completions.
+        pub data_in_completions: bool,
     }
 
     /// A queue pair just made.
@@ -327,6 +331,13 @@ pub(crate) mod sealed {
         }
 
         fn create_qp(opened: &Opened, request: &QpRequest<'_>) -> Result<NewQp<RxeSq, RxeRq>, Error> {
+            if request.data_in_completions {
+                return Err(Error::Unsupported {
+                    verb: Verb::CreateQp,
+                    what: "data in completions".into(),
+                    by: Lacking::Driver,
+                });
+            }
             let rxe::RxeQp { handle, qpn, cap, sq, rq } = rxe::create_qp(opened.ucontext(), &request.create)?;
             Ok(NewQp { handle, qpn, cap, sq, rq })
         }
@@ -479,6 +490,10 @@ pub(crate) mod sealed {
             RxeCqe::wc(*self)
         }
         fn timestamp(&self) -> Option<u64> {
+            None
+        }
+        #[inline(always)]
+        fn inline_data(&self) -> Option<&InlineData> {
             None
         }
     }

@@ -68,12 +68,22 @@ pub(super) struct QpShared<P: Provider> {
     parked: Mutex<Parked<P>>,
     /// The sizes of its queues, as they were asked for.
     asked: QpCap,
+    /// Short messages may be in completions instead of in memory.
+    pub(super) data_in_completions: bool,
 }
 
 /// Queues of sides that are gone.
 struct Parked<P: Provider> {
     sq: Option<P::Sq>,
     rq: Option<P::Rq>,
+}
+
+/// What is asked of a queue pair, beside what it uses.
+pub(super) struct Asked {
+    pub(super) cap: QpCap,
+    pub(super) signal_all: bool,
+    /// The device may put short messages into completions.
+    pub(super) data_in_completions: bool,
 }
 
 impl<P: Provider> QpCore<P> {
@@ -83,9 +93,9 @@ impl<P: Provider> QpCore<P> {
         recv_cq: &Arc<CqShared>,
         srq: Option<&Arc<SrqShared>>,
         transport: Transport,
-        cap: QpCap,
-        sq_sig_all: bool,
+        asked: Asked,
     ) -> Result<Self, Error> {
+        let Asked { cap, signal_all: sq_sig_all, data_in_completions } = asked;
         let pd = pd.inner().clone();
         let context = &pd.context;
         let cqs = [("send completion queue", &send_cq.context), ("receive completion queue", &recv_cq.context)];
@@ -115,6 +125,7 @@ impl<P: Provider> QpCore<P> {
             send_cq: &send_cq.link,
             recv_cq: &recv_cq.link,
             srq: srq.map(|srq| &srq.link),
+            data_in_completions,
         };
         let NewQp { handle, qpn, cap, mut sq, rq } = P::create_qp(&context.opened, &request)?;
         sq.introduce(Owner { pd: pd.identity(), qpn: qpn.get() }, context.attr.device_cap_flags_ex);
@@ -132,6 +143,7 @@ impl<P: Provider> QpCore<P> {
             groups: Groups::default(),
             parked: Mutex::new(Parked { sq: None, rq: None }),
             asked,
+            data_in_completions,
         });
         shared.attach();
         Ok(Self {

@@ -94,6 +94,9 @@ impl<P: Provider, T: QpType> Qp<P, T> {
         if self.core.shared().srq.is_some() {
             return refuse("its receives come from a shared receive queue, and may complete here at any time");
         }
+        if shared.data_in_completions {
+            return refuse("the device puts short messages into completions, not into buffers");
+        }
         if !cq.is_quiet() || !self.core.send.sq.is_idle() || !self.core.recv.rq.is_idle() {
             return refuse("earlier work requests are still under way, or other queue pairs use the completion queue");
         }

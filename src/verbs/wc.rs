@@ -2,7 +2,7 @@
 
 use super::provider::Provider;
 use super::provider::sealed::{CompEntry, CompOps};
-use crate::uverbs::wc::{Done, Wc, WcError};
+use crate::uverbs::wc::{Done, InlineData, Wc, WcError};
 use crate::uverbs::wr::WcStatus;
 use std::fmt;
 
@@ -61,6 +61,18 @@ impl<'a, P: Provider> Completion<'a, P> {
     #[inline(always)]
     pub fn timestamp(&self) -> Option<u64> {
         self.entry.timestamp()
+    }
+
+    /// What came inside the completion, of a queue pair that was built with
+    /// [`data_in_completions`](crate::QpBuilder::data_in_completions): then nothing of it is in memory. None if it is there.
+    #[inline(always)]
+    pub fn inline_data(&self) -> Option<InlineData> {
+        self.entry.inline_data().copied()
+    }
+
+    #[inline(always)]
+    pub(super) fn inline_data_in_place(&self) -> Option<&InlineData> {
+        self.entry.inline_data()
     }
 
     /// All of it, as a value.

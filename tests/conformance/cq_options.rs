@@ -47,6 +47,9 @@ fn a_driver_without_them_says_so(target: &Target) {
     unsupported("CQ timestamps", build(context.cq_builder(8).stamps(Stamps::Ticks)));
     unsupported("device clock", context.clock().map(drop));
     let cq = context.create_cq(8).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let inside = QpBuilder::rc(&pd, &cq, &cq).data_in_completions(true).build();
+    unsupported("data in completions", inside.map(drop));
     unsupported("CQ moderation", cq.moderate(2, Duration::from_micros(10)));
 }
 

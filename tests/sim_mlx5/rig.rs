@@ -38,9 +38,19 @@ impl Rig {
 
     /// Two queue pairs of that depth.
     pub fn pair(&self, depth: u32, srq: Option<&Srq>) -> [Qp; 2] {
+        self.pair_with(depth, srq, |builder| builder)
+    }
+
+    /// As [`pair`](Self::pair), with other settings.
+    pub fn pair_with(
+        &self,
+        depth: u32,
+        srq: Option<&Srq>,
+        set: impl for<'a> Fn(QpBuilder<'a>) -> QpBuilder<'a>,
+    ) -> [Qp; 2] {
         let prepare = || {
-            let builder = QpBuilder::rc(&self.pd, &self.cq, &self.cq).access(AccessFlags::ALL).max_inline_bytes(64);
-            let builder = builder.max_send_wr(depth).max_recv_wr(depth);
+            let builder = QpBuilder::rc(&self.pd, &self.cq, &self.cq).access(AccessFlags::ALL).max_inline_bytes(128);
+            let builder = set(builder.max_send_wr(depth).max_recv_wr(depth));
             match srq {
                 Some(srq) => builder.srq(srq).build().unwrap(),
                 None => builder.build().unwrap(),

@@ -43,7 +43,6 @@ impl Fixture {
             record: record.clone(),
             uar,
             compressed: false,
-            inline_data: false,
             mailbox: Arc::new(Mailbox::new(ring.clone())),
         };
         Self {
@@ -59,7 +58,7 @@ impl Fixture {
     }
 
     pub fn inline_data(&mut self) {
-        self.cq.inline_data = true;
+        self.cq.mailbox().expect_data();
     }
 
     pub fn compressed(&mut self) {

@@ -32,7 +32,7 @@ fn qp_request<'a>(pd: &'a Handle, cq: &'a NewCq, cap: QpCap) -> CreateQp<'a> {
 }
 
 fn new_qp(context: &Mlx5Context, pd: &Handle, cq: &NewCq, cap: QpCap, from: ReceiveFrom) -> Result<NewQp, Error> {
-    create_qp(context, &qp_request(pd, cq, cap), from, cq.cq.mailbox(), cq.cq.mailbox())
+    create_qp(context, &qp_request(pd, cq, cap), from, cq.cq.mailbox(), cq.cq.mailbox(), false)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -91,6 +91,21 @@ fn a_queue_pairs_request() {
     let cap = QpCap { max_send_wr: 10, max_recv_wr: 32, max_send_sge: 2, max_recv_sge: 4, max_inline_data: 64 };
     assert_eq!((qp.cap, qp.qpn.get()), (cap, 0x11));
     assert!(qp.sq.is_some() && qp.rq.is_some());
+}
+
+#[test]
+fn data_in_completions_only_where_asked_for() {
+    let (fake, context) = open();
+    let pd = alloc_pd(&context).unwrap();
+    let (sends, receives) =
+        (create_cq(&context, &cq_request(100)).unwrap(), create_cq(&context, &cq_request(100)).unwrap());
+    for on in [false, true] {
+        let (send_cq, recv_cq) = (sends.cq.mailbox(), receives.cq.mailbox());
+        let request = qp_request(&pd, &sends, CAP);
+        create_qp(&context, &request, ReceiveFrom::Own, send_cq, recv_cq, on).unwrap();
+        assert_eq!(u32_at(&fake.request(4, 0), 28), if on { 0x402 } else { 0x400 });
+        assert_eq!((send_cq.expects_data(), recv_cq.expects_data()), (on, on));
+    }
 }
 
 /// The kernel refuses a receive ring where there is none, and what was asked for it does not count.
