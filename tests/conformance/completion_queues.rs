@@ -2,12 +2,12 @@
 //! whose queue pair is gone.
 
 use crate::fixture::{
-    Half, PATIENCE, Pair, Patience, SHORT, Setup, builder, connect, patient, prepare, receives_may_be_late, recv_early,
-    try_recv, try_send,
+    Half, PATIENCE, Pair, Patience, SHORT, Setup, builder, connect, pass, patient, prepare, receives_may_be_late,
+    recv_early, try_recv, try_send,
 };
 use crate::harness::step;
 use crate::seen;
-use crate::target::{Target, kernel_objects};
+use crate::target::Target;
 use crate::tests;
 use fastrand::Rng;
 use ironverbs::{CqDepth, CqId, Errno, Error, Notify, Pool, Qp, QpBuilder, Rc, WcStatus, WrFlags};
@@ -48,7 +48,7 @@ fn resized_under_traffic(target: &Target) {
         sent += n;
         if !target.kind.is_rxe() {
             // A device whose commands take no time is given some for its work.
-            std::thread::sleep(Duration::from_micros(300));
+            pass(Duration::from_micros(300));
         }
         // Never fewer than are under way.
         let depth = rng.u32(48..400);
@@ -260,7 +260,7 @@ fn several_queues_on_one_channel_tell_which_they_are(target: &Target) {
 fn completions_of_destroyed_queue_pairs_keep_their_numbers(target: &Target) {
     const EACH: u64 = 8;
     let rounds = number("QUEUE_PAIRS", 300);
-    let before = kernel_objects(&target.device);
+    let before = target.objects();
     let setup = Setup { options: receives_may_be_late, cq_depth: 512, ..Setup::default() };
     let mut ours = Half::new(target, target.open(), &setup);
     let peer = Half::new(target, target.open_peer(), &setup);
@@ -292,7 +292,7 @@ fn completions_of_destroyed_queue_pairs_keep_their_numbers(target: &Target) {
             0 => near.to_error().unwrap(),
             // Completions come from another thread of this process, or from the kernel.
             1 if target.kind.is_rxe() => std::thread::sleep(Duration::from_micros(300)),
-            1 => std::thread::sleep(Duration::from_millis(5)),
+            1 => pass(Duration::from_millis(5)),
             _ => {}
         }
         if round % 3 == 0 {
@@ -322,7 +322,7 @@ fn completions_of_destroyed_queue_pairs_keep_their_numbers(target: &Target) {
     drop((ours, peer));
     assert_eq!(context.leaks(), vec![]);
     drop(context);
-    match (before, kernel_objects(&target.device)) {
+    match (before, target.objects()) {
         (Ok(before), Ok(after)) => assert_eq!(before, after),
         (before, after) => eprintln!("objects are not counted: {before:?}, {after:?}"),
     }
@@ -354,7 +354,7 @@ fn slots_of_destroyed_queue_pairs_come_to_nobody_else(target: &Target) {
         if round % 2 == 0 {
             near.to_error().unwrap();
         } else {
-            std::thread::sleep(Duration::from_millis(1));
+            pass(Duration::from_millis(1));
         }
         drop((near, far));
         let mut back = 0;

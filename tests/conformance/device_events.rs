@@ -8,6 +8,8 @@ use crate::tests;
 use ironverbs::{
     AsyncEvent, AsyncEventType, AsyncEvents, Context, Errno, Error, PollError, PortNum, PortState, PostError, Subject,
 };
+use softcx::{DeviceId, GidEntry, Network, SimHost};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
@@ -21,8 +23,13 @@ tests! {
     shutdown_can_be_repeated_and_fails_what_comes_after,
 }
 
-/// A Soft-RoCE device on a link of its own, removed when dropped.
-struct OwnDevice;
+/// A device whose link and addresses are the test's to change.
+enum OwnDevice {
+    /// A Soft-RoCE device on a link of its own, removed when dropped.
+    Linux,
+    /// The simulated one, which no other test uses meanwhile.
+    Sim(SimHost, DeviceId),
+}
 
 const LINK: &str = "ownnet0";
 const DEVICE: &str = "ownrxe0";
@@ -30,11 +37,15 @@ const DEVICE: &str = "ownrxe0";
 impl OwnDevice {
     /// Skips the test where links must not be made: anywhere but in a guest.
     fn new(target: &Target) -> (Self, Target) {
+        if let Some(host) = target.host.simulated() {
+            let id = host.id(&target.device).unwrap();
+            return (Self::Sim(host.clone(), id), target.clone());
+        }
         if !target.kind.is_rxe() || !Path::new("/run/vm/command").exists() {
             skip("it makes a link and a device of its own, in a guest of `cargo vm` only");
         }
         run(&["ip", "link", "add", LINK, "address", "02:00:00:09:08:01", "type", "dummy"]);
-        let own = Self;
+        let own = Self::Linux;
         run(&["ip", "link", "set", LINK, "up"]);
         run(&["ip", "addr", "add", "10.9.8.1/24", "dev", LINK]);
         run(&["rdma", "link", "add", DEVICE, "type", "rxe", "netdev", LINK]);
@@ -52,10 +63,30 @@ impl OwnDevice {
         });
         (own, target)
     }
+
+    fn set_link(&self, up: bool) {
+        match self {
+            Self::Linux => run(&["ip", "link", "set", LINK, if up { "up" } else { "down" }]),
+            Self::Sim(host, id) => host.with(*id, |device| device.set_port_active(1, up)).unwrap(),
+        }
+    }
+
+    /// Adds another address, or takes it away.
+    fn set_address(&self, there: bool) {
+        match self {
+            Self::Linux => run(&["ip", "addr", if there { "add" } else { "del" }, "10.9.7.1/24", "dev", LINK]),
+            Self::Sim(host, id) => host.with(*id, |device| {
+                let place = device.ports()[0].gids.len() - 1;
+                let gid = Ipv4Addr::new(10, 9, 7, 1).to_ipv6_mapped().octets();
+                device.set_gid(1, place, there.then_some(GidEntry { gid, network: Network::RoceV2 })).unwrap();
+            }),
+        }
+    }
 }
 
 impl Drop for OwnDevice {
     fn drop(&mut self) {
+        let Self::Linux = self else { return };
         for args in [["rdma", "link", "del", DEVICE], ["ip", "link", "del", LINK]] {
             let _ = Command::new(args[0]).args(&args[1..]).stderr(Stdio::null()).status();
         }
@@ -85,28 +116,28 @@ fn drain(events: &AsyncEvents) {
 }
 
 fn port_events_follow_the_link(target: &Target) {
-    let (_own, target) = OwnDevice::new(target);
+    let (own, target) = OwnDevice::new(target);
     let context = target.open();
     let events = context.async_events();
     drain(&events);
     for _ in 0..3 {
-        run(&["ip", "link", "set", LINK, "down"]);
+        own.set_link(false);
         let port = Subject::Port(PortNum::ONE);
         assert_eq!(expect(&events, AsyncEventType::PORT_ERR).subject, port);
-        run(&["ip", "link", "set", LINK, "up"]);
+        own.set_link(true);
         assert_eq!(expect(&events, AsyncEventType::PORT_ACTIVE).subject, port);
     }
     seen::works("event port");
 }
 
 fn gid_event_follows_the_addresses(target: &Target) {
-    let (_own, target) = OwnDevice::new(target);
+    let (own, target) = OwnDevice::new(target);
     let context = target.open();
     let events = context.async_events();
-    for change in ["add", "del"] {
-        step(change);
+    for there in [true, false] {
+        step(format!("the address is there: {there}"));
         drain(&events);
-        run(&["ip", "addr", change, "10.9.7.1/24", "dev", LINK]);
+        own.set_address(there);
         let event = expect(&events, AsyncEventType::GID_CHANGE);
         assert_eq!(event.subject, Subject::Port(PortNum::ONE));
     }
@@ -115,6 +146,9 @@ fn gid_event_follows_the_addresses(target: &Target) {
 
 /// Reports of a removal that hung because a program did not let go, and of programs that crashed when they did.
 fn shutdown_lets_the_device_be_removed(target: &Target) {
+    if target.host.simulated().is_some() {
+        skip("simulated devices stay as long as their host");
+    }
     let (own, target) = OwnDevice::new(target);
     let mut pair = Pair::new(&target, &Setup { channel: true, ..Setup::default() });
     let idle = Half::new(&target, pair.a.context.clone(), &Setup { channel: true, ..Setup::default() });

@@ -9,6 +9,7 @@ use crate::seen;
 use crate::target::Target;
 use crate::tests;
 use ironverbs::{AccessFlags, Any, Context, Cq, Error, GidIndex, Inline, Qp, QpState, QpUpdate, Rc, Uc, WrFlags};
+use softcx::{Disturbance, SimHost};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -101,10 +102,18 @@ fn writes_that_nobody_answers(target: &Target) {
 }
 
 /// A network that loses everything the device sends, until it is dropped.
-struct Lossy(String);
+enum Lossy {
+    /// Of a network device with this name.
+    Linux(String),
+    Sim(SimHost),
+}
 
 impl Lossy {
-    fn new(context: &Context, index: Option<GidIndex>) -> Self {
+    fn new(target: &Target, context: &Context, index: Option<GidIndex>) -> Self {
+        if let Some(host) = target.host.simulated() {
+            host.fabric().disturb(Disturbance { loss: 1.0, ..Disturbance::default() });
+            return Self::Sim(host.clone());
+        }
         let table = context.gid_table().unwrap();
         let entry = table.iter().find(|entry| index == Some(GidIndex(entry.index as u8)));
         let Some(netdev) = entry.and_then(|entry| entry.netdev_ifindex) else {
@@ -112,7 +121,7 @@ impl Lossy {
         };
         let name = nix::net::if_::if_indextoname(netdev).unwrap().into_string().unwrap();
         match Command::new("tc").args(["qdisc", "add", "dev", &name, "root", "netem", "loss", "100%"]).output() {
-            Ok(done) if done.status.success() => Self(name),
+            Ok(done) if done.status.success() => Self::Linux(name),
             Ok(done) => skip(format!("tc: {}", String::from_utf8_lossy(&done.stderr).trim())),
             Err(error) => skip(format!("tc: {error}")),
         }
@@ -121,7 +130,11 @@ impl Lossy {
 
 impl Drop for Lossy {
     fn drop(&mut self) {
-        let removed = Command::new("tc").args(["qdisc", "del", "dev", &self.0, "root"]).status();
+        let name = match self {
+            Self::Linux(name) => name,
+            Self::Sim(host) => return host.fabric().disturb(Disturbance::default()),
+        };
+        let removed = Command::new("tc").args(["qdisc", "del", "dev", name, "root"]).status();
         assert!(std::thread::panicking() || removed.is_ok_and(|status| status.success()), "the network stays lossy");
     }
 }
@@ -133,7 +146,7 @@ fn writes_while_the_network_drops_everything(target: &Target) {
     }
     let setup = Setup { send_wr: 40, options: patient, ..Setup::default() };
     let Pair { mut a, b } = Pair::new(target, &setup);
-    let lossy = Lossy::new(&a.context, a.gid_index);
+    let lossy = Lossy::new(target, &a.context, a.gid_index);
     let (entry, remote) = (a.sge(0, 8), b.remote(0));
     a.send(|batch| (0..32).try_for_each(|id| batch.write(id, WrFlags::NONE, &[entry], remote)));
     let Side { mut qp, mut cq, .. } = a;

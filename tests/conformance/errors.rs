@@ -1,6 +1,6 @@
 //! Everything that can go wrong with a work request: the right status, exactly one completion each, and never a hang.
 
-use crate::fixture::{Half, Pair, SHORT, Setup, Side, completions, eventually, receives_may_be_late};
+use crate::fixture::{Half, Pair, SHORT, Setup, Side, completions, eventually, pass, receives_may_be_late};
 use crate::harness::step;
 use crate::target::{Kind, Target};
 use crate::tests;
@@ -10,7 +10,7 @@ use ironverbs::{
     SendBatch, Sge, Wc, WcStatus, WrFlags,
 };
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 tests! {
     local_key_that_names_nothing,
@@ -363,7 +363,7 @@ fn receiver_late_is_no_error(target: &Target) {
     let mut pair = Pair::new(target, &Setup { options: receives_may_be_late, ..Setup::default() });
     for id in 0..5 {
         pair.a.send(|batch| batch.send(id, WrFlags::SIGNALED, &[]));
-        thread::sleep(SHORT);
+        pass(SHORT);
         pair.a.silent();
         pair.b.recv(id, &[]);
         assert_eq!((pair.a.success().wr_id, pair.b.success().wr_id), (id, id));
@@ -374,13 +374,29 @@ fn receiver_late_is_no_error(target: &Target) {
 /// defaults, a receive posted 5 ms late costs little.
 fn late_receive_costs_little(target: &Target) {
     let mut pair = Pair::new(target, &library_defaults());
-    let mut best = f64::MAX;
-    for id in 0..8 {
+    // The defaults have 6 retries, of 0.64 ms each.
+    let (late, most) = if target.kind.is_rxe() { (5, 50) } else { (1, 3) };
+    let (mut best, mut in_time) = (f64::MAX, 0);
+    for id in 0.. {
+        assert!(id < 200, "the receive was posted in time {in_time} times only");
+        if in_time == 8 {
+            break;
+        }
+        let sent = Instant::now();
         pair.a.send(|batch| batch.send(id, WrFlags::SIGNALED, &[]));
-        // Within the retries that the defaults have: 6, of 0.64 ms each.
-        thread::sleep(std::time::Duration::from_millis(if target.kind.is_rxe() { 5 } else { 1 }));
+        thread::sleep(Duration::from_millis(late));
         let started = Instant::now();
         pair.b.recv(id, &[]);
+        if sent.elapsed() > Duration::from_millis(most) {
+            // The machine is busy, and kept this thread from being in time.
+            if pair.a.completions(1)[0].status() != WcStatus::SUCCESS {
+                pair = Pair::new(target, &library_defaults());
+            } else {
+                pair.b.success();
+            }
+            continue;
+        }
+        in_time += 1;
         assert_eq!(pair.b.success().wr_id, id);
         best = best.min(started.elapsed().as_secs_f64() * 1000.0);
         pair.a.success();
@@ -469,7 +485,7 @@ fn to_error_flushes_sends(target: &Target) {
                 batch.send(id, flags, &[entry])
             })
         });
-        thread::sleep(SHORT / 4);
+        pass(SHORT / 4);
         pair.a.qp.to_error().unwrap();
         let all = pair.a.completions(count as usize);
         let expected: Vec<_> = (0..count).map(|id| (id, FLUSHED)).collect();
@@ -496,7 +512,7 @@ fn to_error_flushes_what_nobody_answers(target: &Target) {
             _ => batch.send(id, WrFlags::SIGNALED, &[near]),
         })
     });
-    thread::sleep(SHORT);
+    pass(SHORT);
     a.silent();
     a.qp.to_error().unwrap();
     let all = a.completions(count as usize);

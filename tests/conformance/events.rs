@@ -1,6 +1,6 @@
 //! Waiting: completion events and asynchronous events, with no wake-up lost and no wait without end.
 
-use crate::fixture::{Half, PATIENCE, Pair, Patience, SHORT, Setup, Side, connect, prepare, try_recv, try_send};
+use crate::fixture::{Half, PATIENCE, Pair, Patience, SHORT, Setup, Side, connect, pass, prepare, try_recv, try_send};
 use crate::harness::{skip, step};
 use crate::target::{Kind, Target};
 use crate::tests;
@@ -60,7 +60,7 @@ fn send_one(pair: &mut Pair, id: u64, flags: WrFlags) {
 fn completion_before_the_arm_raises_no_event(target: &Target) {
     let mut pair = Pair::new(target, &with_channels());
     send_one(&mut pair, 1, WrFlags::NONE);
-    thread::sleep(SHORT);
+    pass(SHORT);
     pair.b.cq.arm(Notify::Any).unwrap();
     if target.kind.is_rxe() {
         assert!(!channel_of(&pair.b).wait(SHORT).unwrap());

@@ -9,7 +9,7 @@
 //! whose completions reach a pool.
 #![allow(unsafe_code)]
 
-use crate::target::Target;
+use crate::target::{Target, fast_forward};
 use fastrand::Rng;
 use ironverbs::{
     AccessFlags, AckTimeout, Any, CompChannel, ConnectOptions, Connected, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd,
@@ -316,9 +316,11 @@ impl<T: Receives> Side<T> {
 
     /// Waits until every send that was posted is done, without a look at its completion.
     ///
-    /// Soft-RoCE frees a request's slot when it is done; for other devices it is a guess.
+    /// Soft-RoCE frees a request's slot when it is done, and simulated devices come to rest; for others it is a guess.
     pub fn settle(&mut self, target: &Target) {
-        if target.kind.is_rxe() {
+        if fast_forward(PATIENCE) {
+            // All is done.
+        } else if target.kind.is_rxe() {
             let capacity = self.qp.cap().max_send_wr;
             eventually("all sends are done", || self.qp.send_batch().remaining() == capacity);
         } else {
@@ -486,11 +488,22 @@ pub fn completions(cq: &mut Cq, n: usize) -> Vec<Wc> {
 /// No completion is there, and none comes for a while.
 pub fn silent(cq: &mut Cq) {
     let deadline = Instant::now() + SHORT;
-    while Instant::now() < deadline {
+    let simulated = fast_forward(SHORT);
+    loop {
         if let Some(wc) = cq.poll_one().unwrap() {
             panic!("a completion that should not be: {wc:?}");
         }
+        if simulated || Instant::now() >= deadline {
+            return;
+        }
         thread::yield_now();
+    }
+}
+
+/// Lets time pass in which something may happen: the device's own, if that can be told apart.
+pub fn pass(time: Duration) {
+    if !fast_forward(time) {
+        thread::sleep(time);
     }
 }
 

@@ -471,6 +471,9 @@ fn fork_leaves_registered_memory_whole(target: &Target) {
 
 /// Reports of a child that lost, or a parent that saw changed, what lay beside registered memory on the same page.
 fn fork_leaves_a_neighbour_on_the_page_alone(target: &Target) {
+    if target.host.simulated().is_some() {
+        skip("simulated devices pin no memory");
+    }
     if ForkPolicy::get() == ForkPolicy::DontFork {
         skip("this kernel does not copy pinned pages, and memory of the program's own is not protected");
     }

@@ -5,7 +5,7 @@ use crate::fixture::{
 };
 use crate::harness::step;
 use crate::seen;
-use crate::target::{Target, kernel_objects};
+use crate::target::Target;
 use crate::tests;
 use ironverbs::{
     AccessFlags, AckTimeout, AsyncEvent, AsyncEventType, ConnectOptions, Context, Cq, Errno, Error, Mr, Pd, Pool,
@@ -456,7 +456,7 @@ fn is_not_flushed_by_a_queue_pair_in_error(target: &Target) {
 }
 
 fn may_be_dropped_before_its_queue_pairs(target: &Target) {
-    let before = kernel_objects(&target.device);
+    let before = target.objects();
     {
         let mut star = Star::new(target, 2, 16);
         for n in 0..8 {
@@ -474,7 +474,7 @@ fn may_be_dropped_before_its_queue_pairs(target: &Target) {
         star.served.clear();
         assert_eq!(star.context.leaks(), vec![]);
     }
-    match (before, kernel_objects(&target.device)) {
+    match (before, target.objects()) {
         (Ok(before), Ok(after)) => assert_eq!(before, after),
         (before, after) => eprintln!("objects are not counted: {before:?}, {after:?}"),
     }
@@ -504,7 +504,7 @@ fn many_queue_pairs_and_much_traffic(target: &Target) {
     const WINDOW: u64 = 16;
     const PLACES: usize = QUEUE_PAIRS * WINDOW as usize;
     let total = std::env::var("IRONVERBS_TEST_MESSAGES").map_or(3000, |n| n.parse::<u64>().unwrap());
-    let before = kernel_objects(&target.device);
+    let before = target.objects();
     let mut star = Star::with_options(target, QUEUE_PAIRS, PLACES as u32, PLACES, |options| {
         // 8 ms; seven retries are without end on Soft-RoCE.
         options.timeout = AckTimeout::from_code(11).unwrap();
@@ -578,7 +578,7 @@ fn many_queue_pairs_and_much_traffic(target: &Target) {
     silent(&mut star.client_cq);
     assert_eq!(star.context.leaks(), vec![]);
     drop(star);
-    match (before, kernel_objects(&target.device)) {
+    match (before, target.objects()) {
         (Ok(before), Ok(after)) => assert_eq!(before, after),
         (before, after) => eprintln!("objects are not counted: {before:?}, {after:?}"),
     }

@@ -110,7 +110,7 @@ fn reset_and_connect_again(target: &Target) {
             pair.swap();
         }
         step(format!("round {round}: connect again"));
-        reconnect(&mut pair);
+        reconnect(&mut pair, round);
         let caps = pair.a.qp.cap();
         assert_eq!(pair.a.qp.send_batch().remaining(), caps.max_send_wr);
         assert_eq!(pair.a.qp.recv_batch().remaining(), caps.max_recv_wr);
@@ -141,7 +141,7 @@ fn reset_discards_what_was_posted(target: &Target) {
                 pair.b.recv(300 + id, &[wrong]);
             }
         }
-        reconnect(&mut pair);
+        reconnect(&mut pair, round);
         while pair.a.cq.poll_one().unwrap().is_some() || pair.b.cq.poll_one().unwrap().is_some() {}
         exchange(target, &mut pair, Op::Send, &Local::Sges(vec![100]), &[100], &mut rng);
         exchange(target, &mut pair, Op::Read, &Local::Sges(vec![100]), &[], &mut rng);
@@ -151,19 +151,23 @@ fn reset_discards_what_was_posted(target: &Target) {
     }
 }
 
-/// Both queue pairs through RESET and up again, by hand.
-fn reconnect(pair: &mut Pair) {
+/// Both queue pairs through RESET and up again, by hand; `round` counts how often before.
+fn reconnect(pair: &mut Pair, round: u32) {
     for side in [&mut pair.a, &mut pair.b] {
         side.qp.modify(&QpUpdate::to(QpState::RESET)).unwrap();
         assert_eq!(side.qp.state(), QpState::RESET);
     }
-    let (a, b) = (pair.a.qp.endpoint(), pair.b.qp.endpoint());
-    bring_up(&mut pair.a, &b);
-    bring_up(&mut pair.b, &a);
+    // Packets of the connection before may still be on their way. By the same numbers they would be taken for this one's.
+    let renumbered = |side: &Side| {
+        let end = side.qp.endpoint();
+        Endpoint { psn: Psn::new(end.psn.get().wrapping_add(0x1_0000 * (round + 1)) & 0xff_ffff).unwrap(), ..end }
+    };
+    let (a, b) = (renumbered(&pair.a), renumbered(&pair.b));
+    bring_up(&mut pair.a, &a, &b);
+    bring_up(&mut pair.b, &b, &a);
 }
 
-fn bring_up(side: &mut Side, remote: &Endpoint) {
-    let local = side.qp.endpoint();
+fn bring_up(side: &mut Side, local: &Endpoint, remote: &Endpoint) {
     let grh = remote.gid.zip(side.gid_index).map(|(dgid, sgid_index)| Grh {
         dgid,
         sgid_index,

@@ -2,15 +2,18 @@
 
 use ironverbs::sys::Sys;
 use ironverbs::{Context, DeviceInfo, DriverId, Error, GidIndex, PortNum, devices};
-use softcx::{SimDevice, SimHost};
+use softcx::{DeviceId, GidEntry, Network, SimDevice, SimHost};
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
+use std::net::Ipv6Addr;
 use std::process::Command;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// The device under test.
+#[derive(Clone)]
 pub struct Target {
     /// Its name, as `rxe0`.
     pub device: String,
@@ -54,6 +57,18 @@ pub struct Simulation {
     _engine: softcx::Engine,
 }
 
+/// The host of the simulated adapters, if the device under test is one: for those who are not told the target.
+static SIMULATED: OnceLock<SimHost> = OnceLock::new();
+
+/// Lets simulated adapters do whatever there is to do, and moves their time on, by at most `limit`, where they only wait.
+/// False if the device under test is not simulated: then nothing was done.
+#[allow(dead_code, reason = "not every test program waits for devices")]
+pub fn fast_forward(limit: Duration) -> bool {
+    let Some(host) = SIMULATED.get() else { return false };
+    host.fabric().settle(limit);
+    true
+}
+
 impl Host {
     /// `sim:roce` or `sim:ib` names two simulated adapters of that link layer.
     fn named(device: &str) -> Option<Self> {
@@ -63,13 +78,18 @@ impl Host {
             _ => return None,
         };
         let host = SimHost::new(variable("SEED").ok().flatten().unwrap_or(1));
-        host.add(new("mlx5_0"));
-        host.add(new("mlx5_1"));
+        for (name, number) in [("mlx5_0", 1), ("mlx5_1", 2)] {
+            let id = host.add(new(name));
+            if device == "sim:roce" {
+                add_ipv6(&host, id, Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number));
+            }
+        }
         let engine = host.fabric().spawn();
         // Some descriptors come with the first context and stay for the next ones.
         for info in host.devices().unwrap() {
             drop(Context::open_on(&host, &info).unwrap());
         }
+        let _ = SIMULATED.set(host.clone());
         Some(Self::Sim(Arc::new(Simulation { host, _engine: engine })))
     }
 
@@ -79,6 +99,15 @@ impl Host {
         match self {
             Self::Linux => Arc::new(ironverbs::sys::Linux::new()),
             Self::Sim(simulation) => Arc::new(simulation.host.clone()),
+        }
+    }
+
+    /// What simulates them, if anything does.
+    #[allow(dead_code, reason = "not every test program asks")]
+    pub fn simulated(&self) -> Option<&SimHost> {
+        match self {
+            Self::Linux => None,
+            Self::Sim(simulation) => Some(&simulation.host),
         }
     }
 
@@ -99,6 +128,23 @@ impl Host {
         }
     }
 
+    /// How many objects of each kind programs have on a device: as the kernel counts them, or the simulated device. What
+    /// cannot be counted gives the reason.
+    ///
+    /// Some are there from the start, so compare two counts.
+    #[allow(dead_code, reason = "not every test program counts objects")]
+    pub fn objects(&self, device: &str) -> Result<BTreeMap<String, u64>, String> {
+        match self {
+            Self::Linux => kernel_objects(device),
+            Self::Sim(simulation) => {
+                let host = &simulation.host;
+                let id = host.id(device).ok_or("there is no such device")?;
+                let counts = host.with(id, |device| device.objects());
+                Ok(counts.into_iter().map(|(kind, count)| (kind.to_owned(), count as u64)).collect())
+            }
+        }
+    }
+
     /// What simulated adapters found wrong with how they were used.
     pub fn reports(&self) -> Vec<String> {
         match self {
@@ -108,6 +154,17 @@ impl Host {
             }
         }
     }
+}
+
+/// Gives the port of an Ethernet device an IPv6 address beside the IPv4 one that it has.
+fn add_ipv6(host: &SimHost, id: DeviceId, address: Ipv6Addr) {
+    let entries = [Network::RoceV1, Network::RoceV2].map(|network| GidEntry { gid: address.octets(), network });
+    host.with(id, |device| {
+        let free = device.ports()[0].gids.iter().position(Option::is_none).unwrap();
+        for (index, entry) in (free..).zip(entries) {
+            device.set_gid(1, index, Some(entry)).unwrap();
+        }
+    });
 }
 
 impl Kind {
@@ -140,6 +197,12 @@ impl Target {
         let port = PortNum::new(variable("PORT")?.unwrap_or(1)).map_err(|error| error.to_string())?;
         let gid_index = variable("GID_INDEX")?.map(GidIndex);
         Ok(Some(Self { device, peer, port, gid_index, kind: kind(driver), host }))
+    }
+
+    /// How many objects of each kind programs have on the device of one side: [`Host::objects`].
+    #[allow(dead_code, reason = "not every test program counts objects")]
+    pub fn objects(&self) -> Result<BTreeMap<String, u64>, String> {
+        self.host.objects(&self.device)
     }
 
     /// Opens the device of one side.
@@ -193,12 +256,9 @@ pub fn open_descriptors() -> Vec<String> {
     all
 }
 
-/// How many objects of each kind user programs have on a device, as `rdma resource show` counts them; what cannot be
-/// counted gives the reason.
-///
-/// Memory regions, protection domains and queue pairs that the kernel made for itself are there from the start, so compare
-/// two counts.
-pub fn kernel_objects(device: &str) -> Result<BTreeMap<String, u64>, String> {
+/// As `rdma resource show` counts them. Memory regions, protection domains and queue pairs that the kernel made for itself are
+/// among them.
+fn kernel_objects(device: &str) -> Result<BTreeMap<String, u64>, String> {
     let output = Command::new("rdma").args(["resource", "show", device]).output();
     let output = output.map_err(|error| format!("the program rdma (iproute2) cannot be run: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);

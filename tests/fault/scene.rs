@@ -6,7 +6,7 @@
 //! copy.
 #![allow(unsafe_code)]
 
-use crate::target::{Target, kernel_objects};
+use crate::target::Target;
 use ironverbs::sys::{Fault, Linux, Sys};
 use ironverbs::{
     AccessFlags, CompChannel, Context, Cq, DeviceInfo, Error, Memory, Mr, Mw, Notify, Pd, PostError, Qp, QpBuilder,
@@ -168,7 +168,7 @@ unsafe impl Memory for Watched {
 /// The kernel's objects of the kinds that a context holds, without the contexts themselves; `None`, with a line that says
 /// why, if they cannot be counted.
 pub fn objects(target: &Target) -> Option<u64> {
-    match kernel_objects(&target.device) {
+    match target.objects() {
         Ok(counts) => Some(["pd", "mr", "cq", "qp", "srq"].iter().filter_map(|kind| counts.get(*kind)).sum()),
         Err(reason) => {
             eprintln!("skipped: the kernel's objects are not counted: {reason}");

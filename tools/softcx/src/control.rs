@@ -44,6 +44,22 @@ impl Control<'_> {
         self.0.numbers()
     }
 
+    /// How many objects of each kind there are, by the names that `rdma resource show` has for them; `uar` are pages of
+    /// doorbell registers. Windows count as memory regions, `mr`.
+    pub fn objects(&self) -> [(&'static str, usize); 7] {
+        let (qps, cqs, srqs) = self.numbers();
+        let Device { pds, xrcds, uars, .. } = &*self.0;
+        [
+            ("pd", pds.len()),
+            ("cq", cqs.len()),
+            ("qp", qps.len()),
+            ("srq", srqs.len()),
+            ("mr", self.mkeys()),
+            ("xrcd", xrcds.len()),
+            ("uar", uars.len()),
+        ]
+    }
+
     /// State and attributes of a queue pair; its PSNs are the next ones.
     pub fn query_qp(&self, qpn: u32) -> Option<(QpState, QpAttr)> {
         self.0.query_qp(qpn)

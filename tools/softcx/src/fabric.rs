@@ -2,7 +2,7 @@
 
 use crate::bridge::Bridge;
 use crate::device::{Device, DeviceSpec};
-use crate::packet::{Gid, Mac, Network, Packet};
+use crate::packet::{Gid, MULTICAST_LIDS, Mac, Network, Packet};
 use crate::port::{Link, Port};
 use crate::report::Report;
 use crate::wire::{Disturbance, Verdict, Wire};
@@ -198,6 +198,9 @@ impl Fabric {
 
     /// Steps until nothing happens any more, moving time on from deadline to deadline, for at most `limit`. True if the
     /// fabric came to rest.
+    ///
+    /// Also while the fabric runs on a [thread](Self::spawn), which goes on from there: a program that waits for something
+    /// late, or for something that must not happen, need not wait as long.
     pub fn settle(&self, limit: Duration) -> bool {
         let mut world = self.world();
         let end = world.now + limit;
@@ -248,7 +251,7 @@ impl Fabric {
     }
 
     fn run(&self, stop: &AtomicBool) {
-        let (base, start) = (self.now(), Instant::now());
+        let mut last = Instant::now();
         let mut idle = 0_u32;
         // Relaxed: the flag carries nothing but itself.
         while !stop.load(Ordering::Relaxed) {
@@ -256,8 +259,15 @@ impl Fabric {
             while self.0.waiting.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
             }
-            let now = base + start.elapsed();
-            if self.step(now) {
+            let at = Instant::now();
+            let passed = at - std::mem::replace(&mut last, at);
+            let (now, progress) = {
+                let mut world = self.world();
+                // From where time is, not from where it started: others may have moved it on.
+                let now = world.now + passed;
+                (now, world.step(now))
+            };
+            if progress {
                 idle = 0;
                 continue;
             }
@@ -325,7 +335,7 @@ impl World {
         let arrived = self.wire.arrived(self.now);
         let mut progress = !arrived.is_empty();
         for packet in arrived {
-            let is_multicast = packet.route.dlid >= 0xc000 || packet.route.dmac[0] & 1 == 1;
+            let is_multicast = packet.route.dlid >= MULTICAST_LIDS || packet.route.dmac[0] & 1 == 1;
             let heard = self.deliver(&packet);
             if is_multicast || !heard {
                 self.bridges.iter_mut().for_each(|bridge| {

@@ -4,6 +4,14 @@ use crate::wqe::Atomic;
 
 /// A global identifier (GID), network byte order.
 pub type Gid = [u8; 16];
+/// The first LID of multicast groups.
+pub(crate) const MULTICAST_LIDS: u16 = 0xc000;
+
+/// Whether a GID is a group's: one that starts with 0xff, or that an IPv4 group is mapped to.
+pub(crate) fn is_multicast(gid: &Gid) -> bool {
+    matches!(gid, [0xff, ..] | [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224..=239, ..])
+}
+
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 

@@ -1,6 +1,6 @@
 //! Ports: link layer, addresses, partitions, state.
 
-use crate::packet::{Gid, Grh, Mac, Network, Route};
+use crate::packet::{Gid, Grh, MULTICAST_LIDS, Mac, Network, Route, is_multicast};
 
 /// A port of a device.
 ///
@@ -78,14 +78,14 @@ impl Port {
     /// Whether the port listens to a packet.
     pub fn accepts(&self, route: &Route) -> bool {
         let ours = |gid: &Gid| {
-            gid[0] == 0xff || self.gids.iter().flatten().any(|e| e.gid == *gid && e.network == route.network)
+            is_multicast(gid) || self.gids.iter().flatten().any(|e| e.gid == *gid && e.network == route.network)
         };
         let grh = route.grh.as_ref();
         self.active
             && match self.link {
                 Link::InfiniBand { lid } => {
                     route.network == Network::InfiniBand
-                        && (route.dlid == lid || route.dlid >= 0xc000)
+                        && (route.dlid == lid || route.dlid >= MULTICAST_LIDS)
                         && grh.is_none_or(|g| ours(&g.dgid))
                 }
                 Link::Ethernet { mac } => {

@@ -247,9 +247,12 @@ impl Qp {
         }
     }
 
-    /// Software rang: the send ring may hold WQEs up to what the doorbell record says.
+    /// Software rang: the send ring may hold WQEs up to what the doorbell record says. Not so in the reset state: until software
+    /// has set it back, the record is what it was before.
     pub(crate) fn ring(&mut self, shared: &mut Shared, doorbell: Option<u64>) {
-        if let Some(send) = &mut self.send {
+        if self.state != QpState::Reset
+            && let Some(send) = &mut self.send
+        {
             send.ring(shared, self.qpn, doorbell);
         }
     }

@@ -4,7 +4,7 @@ use super::responder::{Message, Refused};
 use super::route_header::{describe_route, route_header};
 use super::{Qp, psn};
 use crate::bits::cqe::{self, Cqe, opcode};
-use crate::packet::{Body, Nak, Packet};
+use crate::packet::{Body, MULTICAST_LIDS, Nak, Packet};
 use crate::shared::Shared;
 use crate::syndrome::Syndrome;
 
@@ -60,7 +60,7 @@ impl Qp {
         let mut entry = Cqe::new(op, self.qpn, source.user_index, wqe.index);
         entry.put(cqe::IMM_INVAL_PKEY, &imm.unwrap_or_else(|| u32::from(self.attr.pkey_index).to_be_bytes()));
         entry.put(cqe::SLID, &packet.route.slid.to_be_bytes());
-        if packet.route.dlid >= 0xc000 {
+        if packet.route.dlid >= MULTICAST_LIDS {
             entry.put(cqe::ML_PATH, &[0x80]);
         }
         describe_route(&mut entry, &packet.route, packet.src_qpn, packet.route.grh.is_some());

@@ -7,7 +7,8 @@ use super::page::{Page, Registers};
 use super::uapi::{Answer, Call, Request, Response};
 use crate::memory::Buffer;
 use crate::mkey::{Access, Mkey, Translation};
-use crate::port::PathGrh;
+use crate::packet::{MULTICAST_LIDS, is_multicast};
+use crate::port::{Link, PathGrh};
 use ironverbs::Errno;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -264,7 +265,12 @@ impl File {
 
     /// ATTACH_MCAST, DETACH_MCAST.
     pub(super) fn multicast(&self, request: Request<'_>, attach: bool) -> Result<(), Errno> {
-        let (gid, qpn) = (request.bytes(0), self.state().qpn(request.u32(16))?);
+        let (gid, qpn, lid) = (request.bytes(0), self.state().qpn(request.u32(16))?, request.u16(20));
+        // Groups of InfiniBand have LIDs of their own (`is_valid_mcast_lid` in the kernel's verbs.c).
+        let has_lids = self.with(|d| d.ports().iter().all(|p| matches!(p.link, Link::InfiniBand { .. })));
+        if !is_multicast(&gid) || has_lids && !(MULTICAST_LIDS..0xffff).contains(&lid) {
+            return Err(Errno::EINVAL);
+        }
         self.with(|d| if attach { d.attach_multicast(gid, qpn) } else { d.detach_multicast(gid, qpn) }).map_err(errno)
     }
 

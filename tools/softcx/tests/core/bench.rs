@@ -17,7 +17,7 @@ pub const QP_RECORD: u64 = BASE + 0x8040;
 pub const DATA: u64 = BASE + 0x4_0000;
 pub const DATA_BYTES: u64 = 0x4_0000;
 /// A UAR page that nobody looks at: the bench tells the device of each store.
-const UAR: u32 = 7;
+pub const UAR: u32 = 7;
 /// The user index of both queue pairs.
 pub const USER_INDEX: u32 = 0x00ab_cdef;
 

@@ -223,6 +223,23 @@ fn work_posted_in_error_is_flushed_and_reset_starts_over() {
     assert_eq!((a.poll().unwrap().opcode, b.poll().unwrap().opcode), (0, 2));
 }
 
+/// Software sets the record back after the command, and another queue pair of the page may ring before it comes to that.
+#[test]
+fn a_record_of_the_life_before_says_nothing() {
+    let (mut a, mut b) = pair(QpKind::Rc);
+    b.receive(&[(64, b.key, DATA)]);
+    a.send(SEND, 0, &[&inline(b"before")]);
+    a.settle();
+    assert_eq!((a.poll().unwrap().opcode, b.poll().unwrap().opcode), (0, 2));
+    a.modify(|_| {}, Some(QpState::Reset));
+    let neighbour = a.make_qp(Plan::of(QpKind::Rc));
+    a.device(|d| d.doorbell(UAR, 0x800, u64::from(neighbour << 8 | 1)));
+    a.forget_rings();
+    a.connect(&b, QpKind::Rc);
+    a.settle();
+    assert_eq!((a.poll(), b.poll()), (None, None));
+}
+
 #[test]
 fn every_syndrome_can_be_asked_for() {
     for syndrome in Syndrome::ALL {

@@ -2,7 +2,7 @@
 
 use crate::bench::*;
 use softcx::*;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SEND: u8 = 0x0a;
 
@@ -67,6 +67,29 @@ fn a_port_that_goes_down_and_comes_back() {
     a.settle();
     assert_eq!((a.poll().unwrap().opcode, b.poll().unwrap().opcode), (0, 2));
     assert_eq!(b.events(), [Event::Port { port: 1, change: PortChange::Active }]);
+}
+
+/// Who waits for something late need not wait as long, and what starts after that ends in time, too.
+#[test]
+fn time_goes_on_from_where_it_was_moved_to() {
+    let (mut a, b) = pair(QpKind::Rc);
+    b.device(|d| d.control().die());
+    let engine = a.fabric.spawn();
+    let started = Instant::now();
+    while a.fabric.now() == Duration::ZERO {
+        std::thread::yield_now();
+    }
+    a.modify(|attr| attr.timeout = 18, None);
+    a.send(SEND, 0, &[&inline(b"x")]);
+    a.settle();
+    assert!(a.fabric.now() > Duration::from_secs(7), "8 time-outs of a second");
+    assert_eq!(a.poll().unwrap().syndrome(), 0x15);
+    let now = a.fabric.now();
+    while a.fabric.now() < now + Duration::from_millis(5) {
+        assert!(started.elapsed() < Duration::from_secs(7), "time stands still");
+        std::thread::yield_now();
+    }
+    drop(engine);
 }
 
 #[test]
