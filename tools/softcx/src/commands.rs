@@ -10,6 +10,9 @@ use crate::qp::{Qp, QpAttr, QpKind, QpSpec, QpState};
 use crate::recv::{RecvQueue, RecvSpec, Srq, XrcSrq};
 use crate::registers::UarPage;
 
+/// User index of who does without: completions carry numbers of queues then, as version 0 of them has it.
+pub const NO_USER_INDEX: u32 = 0xff_ffff;
+
 /// Why a command was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -65,6 +68,11 @@ impl Device {
         self.shared.mkeys.insert(mkey)
     }
 
+    /// Makes a memory key whose low byte is `mkey`'s. Returns the key.
+    pub fn create_mkey_as(&mut self, mkey: Mkey) -> u32 {
+        self.shared.mkeys.insert_as(mkey)
+    }
+
     /// Ends a memory key, whatever its low byte is now. A region with a window bound to it stays.
     pub fn destroy_mkey(&mut self, key: u32) -> Result<(), Refusal> {
         if self.shared.mkeys.is_bound(key) {
@@ -85,12 +93,16 @@ impl Device {
 
     /// Takes a UAR page away.
     pub fn remove_uar(&mut self, page: u32) -> Result<(), Refusal> {
-        let used = self.qps.values().any(|q| q.spec.uar_page == page)
-            || self.shared.cqs.values().any(|c| c.spec.uar_page == page);
-        if used {
+        if self.uses_uar(page) {
             return Err(Refusal::Busy);
         }
         self.uars.remove(&page).map(drop).ok_or(Refusal::NoObject)
+    }
+
+    /// Whether a queue rings on a UAR page.
+    pub fn uses_uar(&self, page: u32) -> bool {
+        self.qps.values().any(|q| q.spec.uar_page == page)
+            || self.shared.cqs.values().any(|c| c.spec.uar_page == page)
     }
 
     /// A number for a new UAR page.
@@ -144,6 +156,7 @@ impl Device {
     /// Makes a shared receive queue, for XRC if `xrc` says so, and returns its number.
     pub fn create_srq(&mut self, pd: u32, spec: RecvSpec, xrc: Option<XrcSrq>, limit: u16) -> u32 {
         let srqn = self.number(0x1000);
+        let xrc = xrc.map(|x| XrcSrq { user_index: if x.user_index == NO_USER_INDEX { srqn } else { x.user_index }, ..x });
         self.shared.srqs.insert(srqn, Srq { queue: RecvQueue::new(spec), pd, xrc, limit });
         srqn
     }
@@ -240,6 +253,23 @@ impl Device {
         }
         let mut qp = self.qps.remove(&qpn).ok_or(Refusal::NoObject)?;
         qp.give_back(&mut self.shared);
+        for known in self.well_known.iter_mut().filter(|known| **known == Some(qpn)) {
+            *known = None;
+        }
+        Ok(())
+    }
+
+    /// Makes a UD queue pair the one that others reach by number 0 (subnet management) or 1 (general services), and whose
+    /// datagrams carry that number. One device has one of each.
+    pub fn set_well_known(&mut self, number: u32, qpn: u32) -> Result<(), Refusal> {
+        let place = self.well_known.get_mut(number as usize).ok_or(Refusal::BadParam)?;
+        if !self.qps.get(&qpn).is_some_and(|q| q.spec.kind == QpKind::Ud) {
+            return Err(Refusal::BadParam);
+        }
+        if place.is_some() {
+            return Err(Refusal::Busy);
+        }
+        *place = Some(qpn);
         Ok(())
     }
 

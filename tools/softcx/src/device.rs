@@ -4,7 +4,7 @@ use crate::cq::Cq;
 use crate::event::Event;
 use crate::memory::Memory;
 use crate::mkey::{Asker, Mkeys};
-use crate::packet::{Gid, Packet};
+use crate::packet::{Gid, Packet, Transport};
 use crate::port::Port;
 use crate::qp::Qp;
 use crate::registers::UarPage;
@@ -59,6 +59,8 @@ pub struct Device {
     /// Registers, by page and offset, whose BlueFlame copy was not whole when it was last looked at.
     pub(crate) torn: BTreeSet<(u32, usize)>,
     pub(crate) multicast: BTreeSet<(Gid, u32)>,
+    /// Queue pairs that are known as 0 and 1.
+    pub(crate) well_known: [Option<u32>; 2],
     pub(crate) next_number: u32,
     pub(crate) turn: u64,
     pub(crate) dead: bool,
@@ -96,6 +98,7 @@ impl Device {
             uars: BTreeMap::new(),
             torn: BTreeSet::new(),
             multicast: BTreeSet::new(),
+            well_known: [None; 2],
             next_number: 0,
             turn: 0,
             dead: false,
@@ -171,7 +174,13 @@ impl Device {
             }
         }
         self.shared.end_turn();
-        std::mem::take(&mut self.shared.out)
+        let mut out = std::mem::take(&mut self.shared.out);
+        for packet in out.iter_mut().filter(|packet| packet.transport == Transport::Ud) {
+            if let Some(number) = self.well_known.iter().position(|known| *known == Some(packet.src_qpn)) {
+                packet.src_qpn = number as u32;
+            }
+        }
+        out
     }
 
     /// A packet from outside arrives.
@@ -181,7 +190,8 @@ impl Device {
         }
         const MULTICAST_QPN: u32 = 0xff_ffff;
         if packet.dest_qpn != MULTICAST_QPN {
-            if let Some(qp) = self.qps.get_mut(&packet.dest_qpn) {
+            let known = self.well_known.get(packet.dest_qpn as usize).copied().flatten();
+            if let Some(qp) = self.qps.get_mut(&known.unwrap_or(packet.dest_qpn)) {
                 qp.receive(packet, &mut self.shared);
             }
             return;
@@ -209,6 +219,35 @@ impl Device {
         }
         let moderated = self.shared.cqs.values().filter_map(Cq::due);
         self.qps.values().filter_map(Qp::deadline).chain(moderated).min()
+    }
+
+    /// How many objects of each kind there are, kinds without any left out.
+    pub fn live(&self) -> Vec<(&'static str, usize)> {
+        let Shared { mkeys, cqs, srqs, .. } = &self.shared;
+        let all = [
+            ("protection domains", self.pds.len()),
+            ("XRC domains", self.xrcds.len()),
+            ("memory keys", mkeys.len()),
+            ("completion queues", cqs.len()),
+            ("shared receive queues", srqs.len()),
+            ("queue pairs", self.qps.len()),
+            ("multicast attachments", self.multicast.len()),
+        ];
+        all.into_iter().filter(|(_, count)| *count != 0).collect()
+    }
+
+    /// Forgets all objects and events, as a reset of the function does: nothing is completed, no memory is touched.
+    pub fn reset(&mut self) {
+        let Shared { mkeys, cqs, srqs, events, out, .. } = &mut self.shared;
+        (*mkeys, *cqs, *srqs) = (Mkeys::default(), BTreeMap::new(), BTreeMap::new());
+        events.clear();
+        out.clear();
+        self.qps.clear();
+        self.pds.clear();
+        self.xrcds.clear();
+        self.multicast.clear();
+        self.well_known = [None; 2];
+        self.dead = false;
     }
 
     /// Numbers of all queue pairs, completion queues and shared receive queues.

@@ -117,19 +117,39 @@ pub struct Eq {
     ring: Buffer,
     log2_size: u32,
     produced: u32,
+    consumed: u32,
     armed_at: Option<u32>,
 }
 
 impl Eq {
     /// A queue of `1 << log2_size` entries. Software has set every owner bit to 1.
     pub fn new(ring: Buffer, log2_size: u32) -> Self {
-        Self { ring, log2_size, produced: 0, armed_at: None }
+        Self { ring, log2_size, produced: 0, consumed: 0, armed_at: None }
     }
 
-    /// Adds an entry. True if the queue was armed: the interrupt is to be raised, once.
+    /// Entries ever written, modulo 2^32.
+    pub fn produced(&self) -> u32 {
+        self.produced
+    }
+
+    /// Consumer index, 24 bits, of the last doorbell.
+    pub fn consumed(&self) -> u32 {
+        self.consumed
+    }
+
+    /// Whether software has consumed enough for another entry.
+    pub fn has_room(&self) -> bool {
+        self.produced.wrapping_sub(self.consumed) & 0xff_ffff < 1 << self.log2_size
+    }
+
+    /// Adds an event. True if the queue was armed: the interrupt is to be raised, once.
     pub fn post(&mut self, memory: &dyn Memory, event: Event) -> Result<bool, BusError> {
+        self.post_entry(memory, &event.encode())
+    }
+
+    /// Adds an entry, whose owner bit is set here. True if the queue was armed: the interrupt is to be raised, once.
+    pub fn post_entry(&mut self, memory: &dyn Memory, entry: &[u8; eqe::BYTES]) -> Result<bool, BusError> {
         let at = u64::from(self.produced & ((1 << self.log2_size) - 1)) * eqe::BYTES as u64;
-        let entry = event.encode();
         self.ring.write(memory, at, &entry[..eqe::OWNER])?;
         let (owner, _) = self.ring.locate(at + eqe::OWNER as u64)?;
         memory.publish(owner, (self.produced >> self.log2_size & 1) as u8)?;
@@ -139,6 +159,7 @@ impl Eq {
 
     /// Software consumed up to `ci` (24 bits), and wants an interrupt for the next if `arm`. True if there is one already.
     pub fn ring_doorbell(&mut self, ci: u32, arm: bool) -> bool {
+        self.consumed = ci;
         let behind = self.produced.wrapping_sub(ci) & 0xff_ffff != 0;
         self.armed_at = (arm && !behind).then_some(ci);
         arm && behind

@@ -62,6 +62,11 @@ impl Buffer {
         Self { pages, log2_page: log2_page.min(63), offset, len }
     }
 
+    /// `len` bytes from byte `at` on.
+    pub fn part(&self, at: u64, len: u64) -> Self {
+        Self { offset: self.offset + at, len: len.min(self.len.saturating_sub(at)), ..self.clone() }
+    }
+
     /// Bytes.
     pub fn len(&self) -> u64 {
         self.len

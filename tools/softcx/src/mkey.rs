@@ -160,6 +160,16 @@ impl Mkeys {
         }
     }
 
+    /// Adds a key whose low byte software has chosen, and returns it.
+    pub fn insert_as(&mut self, mkey: Mkey) -> u32 {
+        let variant = mkey.variant;
+        let key = self.insert(mkey);
+        if let Some(entry) = self.entry(key) {
+            entry.variant = variant;
+        }
+        key & !0xff | u32::from(variant)
+    }
+
     /// How many keys there are.
     pub fn len(&self) -> usize {
         self.table.len()

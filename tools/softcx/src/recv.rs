@@ -198,6 +198,6 @@ pub struct XrcSrq {
     pub xrcd: u32,
     /// Completion queue of what it receives.
     pub cqn: u32,
-    /// User index in its completions.
+    /// User index in its completions. [`NO_USER_INDEX`](crate::NO_USER_INDEX): they carry the SRQ's number.
     pub user_index: u32,
 }

@@ -25,15 +25,19 @@ pub struct Args {
     #[arg(long, value_name = "DIR", requires = "kernel_image")]
     pub modules: Option<PathBuf>,
 
-    /// The RDMA devices to create.
-    #[arg(long, value_name = "KIND", value_enum, default_value = "none")]
+    /// The RDMA devices to create: none, rxe, rxe-pair, softcx or softcx:N.
+    #[arg(long, value_name = "KIND", value_parser = Device::parse, default_value = "none")]
     pub device: Device,
+
+    /// A file for what the software ConnectX adapters have to say: each firmware command, and misuse.
+    #[arg(long, value_name = "FILE")]
+    pub device_log: Option<PathBuf>,
 
     /// MTU of the devices' links, in bytes (an RDMA MTU of 4096 needs 4200). By default that of the link type, 1500.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub mtu: Option<u32>,
 
-    /// Virtual CPUs. By default 2, or 1 with --icount.
+    /// Virtual CPUs. By default 2, or 1 with --icount; always 1 with softcx.
     ///
     /// On one, a program that polls starves rxe's kernel workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -90,7 +94,13 @@ pub struct Args {
 impl Args {
     /// How many virtual CPUs the guest gets.
     pub fn cpus(&self) -> u32 {
-        self.smp.unwrap_or(if self.icount { 1 } else { 2 })
+        self.smp.unwrap_or(if self.icount || self.device.adapters() != 0 { 1 } else { 2 })
+    }
+
+    /// Why the arguments do not go together, if they do not.
+    pub fn conflict(&self) -> Option<&'static str> {
+        (self.device.adapters() != 0 && self.cpus() != 1)
+            .then_some("softcx takes --smp 1: QEMU loses accesses to a proxy device that come from two processors at once")
     }
 }
 
@@ -100,6 +110,8 @@ Devices:
   rxe       rxe0 on a dummy link net0: 10.9.9.1/24, fd00:9:9::1/64
   rxe-pair  rxe0 and rxe1 on the ends net0 and net1 of a veth pair: 10.9.9.1 and 10.9.9.2, fd00:9:9::1 and ::2.
             Packets between the two cross the link, so that `tc qdisc add dev net0 root netem loss 2%` loses some.
+  softcx    mlx5_0, a software ConnectX with an InfiniBand port, under the kernel's own mlx5 driver; softcx:N has mlx5_0 to
+            mlx5_N-1 on one fabric, LIDs 1 to N. At the end the driver is unloaded, which has to leave nothing behind.
   GID index 0 is the link-local address, 1 the IPv4 address, 2 the IPv6 address. All but link-local ones are routable.
 
 Exit status:
@@ -140,7 +152,7 @@ impl Stock {
 }
 
 /// The RDMA devices to create in the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Device {
     /// None.
     None,
@@ -148,7 +160,12 @@ pub enum Device {
     Rxe,
     /// Two, on a veth pair.
     RxePair,
+    /// So many software ConnectX adapters.
+    Softcx(u32),
 }
+
+/// Adapters that fit on a bus beside what else is there.
+const MAX_ADAPTERS: u32 = 16;
 
 impl Device {
     /// The name on the command line and in the guest's scripts.
@@ -157,6 +174,27 @@ impl Device {
             Device::None => "none",
             Device::Rxe => "rxe",
             Device::RxePair => "rxe-pair",
+            Device::Softcx(_) => "softcx",
+        }
+    }
+
+    /// How many software ConnectX adapters there are.
+    pub fn adapters(self) -> u32 {
+        if let Device::Softcx(count) = self { count } else { 0 }
+    }
+
+    fn parse(text: &str) -> Result<Device, String> {
+        let count = |text: &str| text.parse().ok().filter(|count| (1..=MAX_ADAPTERS).contains(count));
+        match text {
+            "none" => Ok(Device::None),
+            "rxe" => Ok(Device::Rxe),
+            "rxe-pair" => Ok(Device::RxePair),
+            "softcx" => Ok(Device::Softcx(1)),
+            _ => match text.strip_prefix("softcx:").map(count) {
+                Some(Some(count)) => Ok(Device::Softcx(count)),
+                Some(None) => Err(format!("softcx:N takes N from 1 to {MAX_ADAPTERS}")),
+                None => Err("the kinds are none, rxe, rxe-pair, softcx and softcx:N".to_owned()),
+            },
         }
     }
 }
@@ -202,12 +240,24 @@ mod tests {
     }
 
     #[test]
+    fn adapters_take_one_cpu() {
+        let args = parse("--device softcx -- true").unwrap();
+        assert_eq!((args.device, args.cpus(), args.conflict()), (Device::Softcx(1), 1, None));
+        assert_eq!(parse("--device softcx:3 -- true").unwrap().device, Device::Softcx(3));
+        assert!(parse("--device softcx --smp 2 -- true").unwrap().conflict().is_some());
+        assert!(parse("--device rxe --smp 2 -- true").unwrap().conflict().is_none());
+    }
+
+    #[test]
     fn wrong_usage_exits_with_2() {
         for words in [
             "--device rxe",
             "true",
             "--kernel 5.10 -- true",
             "--device mlx5 -- true",
+            "--device softcx:0 -- true",
+            "--device softcx:17 -- true",
+            "--device softcx: -- true",
             "--smp 0 -- true",
             "--timeout 0 -- true",
             "--mtu 100 -- true",

@@ -19,6 +19,9 @@ const FOR_ROOT: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p"
 /// What the devices are made of. rxe creates no link before there is a crc32, with which it computes its ICRC.
 const FOR_RXE: &[&str] = &["crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm"];
 
+/// The driver of softcx. It finds the adapters when it is inserted.
+const FOR_SOFTCX: &[&str] = &["ib_uverbs", "rdma_ucm", "mlx5_ib"];
+
 /// The applets of busybox that `guest/init.sh` calls.
 const APPLETS: &[&str] = &[
     "cat", "chmod", "chown", "chroot", "cp", "hostname", "insmod", "ip", "ln", "mkdir", "mkfifo", "mount", "poweroff",
@@ -72,6 +75,7 @@ fn for_device(device: Device) -> Vec<&'static str> {
         Device::None => Vec::new(),
         Device::Rxe => [FOR_RXE, &["dummy"]].concat(),
         Device::RxePair => [FOR_RXE, &["veth"]].concat(),
+        Device::Softcx(_) => FOR_SOFTCX.to_vec(),
     }
 }
 

@@ -31,6 +31,7 @@ impl Job {
         let config = [
             ("VM_DEVICE", OsString::from(args.device.name())),
             ("VM_MTU", args.mtu.map(|mtu| mtu.to_string()).unwrap_or_default().into()),
+            ("VM_ADAPTERS", args.device.adapters().to_string().into()),
             ("VM_UID", args.user.to_string().into()),
             ("VM_MODULES", kernel.modules.clone().into()),
         ];
@@ -42,6 +43,7 @@ impl Job {
                 ("shares", share_lines.collect::<Vec<_>>().concat()),
                 ("command", command(args, directory.as_os_str(), &environment)),
                 ("device", include_bytes!("guest/device.sh").to_vec()),
+                ("unload", include_bytes!("guest/unload.sh").to_vec()),
             ],
             shares,
             device: args.device,

@@ -10,7 +10,7 @@
 //! 2. [`kernel`] finds the kernel and its modules, with [`packages`] fetching what is missing into the [`cache`].
 //! 3. [`job`] turns the arguments into the files that the guest's `guest/init.sh` reads, and [`initrd`] packs those with
 //!    busybox and the first [`modules`].
-//! 4. [`qemu`] starts the machine, [`relay`] carries its output and learns how the command ended.
+//! 4. [`qemu`] starts the machine, with [`softcx`] for its adapters, [`relay`] carries its output and learns how the command ended.
 
 mod args;
 mod cache;
@@ -21,11 +21,12 @@ mod modules;
 mod packages;
 mod qemu;
 mod relay;
+mod softcx;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use args::{Args, Device};
 use cache::Cache;
@@ -41,7 +42,13 @@ const NO_ANSWER: u8 = 125;
 const BOOTS: u32 = 3;
 
 fn main() -> ExitCode {
+    if let Some(code) = softcx::run_if_asked() {
+        return code;
+    }
     let args = Args::parse();
+    if let Some(conflict) = args.conflict() {
+        Args::command().error(clap::error::ErrorKind::ArgumentConflict, conflict).exit();
+    }
     match run(&args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -72,6 +79,10 @@ fn run(args: &Args) -> anyhow::Result<u8> {
         eprintln!("vm: the guest stopped while it booted; starting it again ({boot} of {BOOTS})");
     };
     Ok(match ended.outcome {
+        Outcome::Exited(0) if !ended.clean => {
+            eprintln!("vm: the command succeeded, but the driver left objects behind on its adapters");
+            NO_ANSWER
+        }
         Outcome::Exited(status) => status,
         Outcome::Failed(reason) => {
             eprintln!("vm: {reason}");

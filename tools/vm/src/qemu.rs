@@ -13,6 +13,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::args::Args;
 use crate::kernel::Kernel;
+use crate::softcx::Adapters;
 
 /// A running guest.
 pub struct Guest {
@@ -26,6 +27,8 @@ pub struct Guest {
     pub report: UnixStream,
     /// The kernel's console.
     pub console: UnixStream,
+    /// The software ConnectX adapters, if it has any.
+    pub adapters: Option<Adapters>,
 }
 
 /// Boots `kernel` with the RAM disk `initrd`.
@@ -40,7 +43,12 @@ pub fn start(args: &Args, kernel: &Kernel, initrd: &File, shares: &[PathBuf]) ->
     }
     inherit(initrd.as_fd())?;
 
-    let words = arguments(args, &kernel.image, initrd.as_raw_fd(), ends.map(AsRawFd::as_raw_fd), shares);
+    let count = args.device.adapters();
+    let mut adapters = if count == 0 { None } else { Some(Adapters::start(count, args.device_log.as_deref())?) };
+    let mut words = arguments(args, &kernel.image, initrd.as_raw_fd(), ends.map(AsRawFd::as_raw_fd), shares);
+    if let Some(adapters) = &adapters {
+        words.extend(adapters.options()?);
+    }
     if args.verbose {
         eprintln!("vm: qemu-system-x86_64 {}", words.join(OsStr::new(" ")).to_string_lossy());
     }
@@ -52,14 +60,17 @@ pub fn start(args: &Args, kernel: &Kernel, initrd: &File, shares: &[PathBuf]) ->
         .stdout(Stdio::null())
         .spawn()
         .context("cannot start setpriv")?;
+    if let Some(adapters) = &mut adapters {
+        adapters.given();
+    }
     for stream in [&out, &err, &report, &console] {
         stream.set_nonblocking(true)?;
     }
-    Ok(Guest { qemu, out, err, report, console })
+    Ok(Guest { qemu, out, err, report, console, adapters })
 }
 
 /// Lets a program started from here have this descriptor, under the same number.
-fn inherit(fd: BorrowedFd<'_>) -> Result<()> {
+pub fn inherit(fd: BorrowedFd<'_>) -> Result<()> {
     fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty())).context("cannot pass a descriptor on to QEMU")?;
     Ok(())
 }
@@ -75,7 +86,13 @@ fn arguments(
     let mut words = Vec::new();
     let mut option = |name: &str, value: OsString| words.extend([OsString::from(name), value]);
 
-    option("-machine", "pc,accel=tcg".into());
+    if args.device.adapters() == 0 {
+        option("-machine", "pc,accel=tcg".into());
+    } else {
+        // The adapters reach the guest's memory.
+        option("-object", format!("memory-backend-memfd,id=memory,size={}M,share=on", args.mem).into());
+        option("-machine", "pc,accel=tcg,memory-backend=memory".into());
+    }
     option("-cpu", "max".into());
     option("-smp", args.cpus().to_string().into());
     option("-m", args.mem.to_string().into());

@@ -12,6 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::qemu::Guest;
+use crate::softcx::Adapters;
 
 /// How a run ended.
 pub struct Ended {
@@ -21,6 +22,8 @@ pub struct Ended {
     pub console: String,
     /// Whether the guest got as far as starting the command.
     pub begun: bool,
+    /// Whether the guest's driver left nothing behind on its adapters, if it had any.
+    pub clean: bool,
 }
 
 /// What became of the command.
@@ -52,7 +55,8 @@ pub fn run(mut guest: Guest, deadline: Instant, verbose: bool) -> Result<Ended> 
     // Both fail only if it has ended already.
     let _ = guest.qemu.kill();
     let _ = guest.qemu.wait();
-    result
+    let clean = guest.adapters.map_or(Ok(true), Adapters::end)?;
+    result.map(|ended| Ended { clean, ..ended })
 }
 
 /// A descriptor that reads the signals which end this process, and no longer do so by themselves.
@@ -117,7 +121,7 @@ fn carry(guest: &mut Guest, signals: &SignalFd, mut deadline: Instant, verbose: 
     }
     let console = String::from_utf8_lossy(&console.bytes).replace('\r', "");
     let begun = without_begin(&report.bytes).is_some();
-    Ok(Ended { outcome: outcome.expect("the loop ends with an outcome"), console, begun })
+    Ok(Ended { outcome: outcome.expect("the loop ends with an outcome"), console, begun, clean: true })
 }
 
 /// The line that the guest reports before it starts the command.

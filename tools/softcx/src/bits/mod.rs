@@ -3,11 +3,16 @@
 //! Written from the field tables of the device, and for this crate only: nothing here is shared with any driver, so that a
 //! wrong offset on either side shows as a failing test instead of agreeing with itself. Every field of a queue, a doorbell
 //! or an event is **big endian**; offsets are in bytes from the start of the structure, bits are counted from the least
-//! significant one (bit 0).
+//! significant one (bit 0). Only the contexts of firmware commands ([`context`]) count bits as their tables do, in a
+//! [`Field`](field::Field).
 
+pub mod capability;
+pub mod context;
 pub mod cqe;
 pub mod doorbell;
 pub mod eqe;
+pub mod field;
+pub mod firmware;
 pub mod wqe;
 
 /// The big-endian 16-bit field at byte `at`.

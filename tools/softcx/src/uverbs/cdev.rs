@@ -10,7 +10,7 @@
 use super::attributes::{Attributes, DRIVER_IN, DRIVER_OUT, write_caller};
 use super::caps::COMP_VECTORS;
 use super::file::{Context, File};
-use super::host_memory::HostMemory;
+use crate::host_memory::HostMemory;
 use super::page::Page;
 use super::query::check_context_request;
 use super::uapi::{Answer, Call, Request, Response};

@@ -2,9 +2,10 @@
 
 use super::caps::*;
 use super::file::{File, What, errno};
-use super::host_memory::is_mapped;
+use crate::host_memory::is_mapped;
 use super::router::Subject;
 use super::uapi::{Call, Request, Response};
+use crate::commands::NO_USER_INDEX;
 use crate::cq::{CqSpec, Moderation};
 use crate::memory::Buffer;
 use crate::mini::MiniFormat;
@@ -16,8 +17,6 @@ use std::time::Duration;
 const PAGE_BYTES: u64 = 4096;
 /// Bytes of a doorbell record.
 const RECORD_BYTES: u64 = 8;
-/// User index of a context without user indexes.
-pub(super) const NO_USER_INDEX: u32 = 0xff_ffff;
 
 /// What creating a CQ needs, however it was asked for.
 pub(super) struct CqWish<'a> {

@@ -1,10 +1,11 @@
 //! Creating queue pairs: what the driver checks, and what the device is told.
 
 use super::caps::*;
-use super::create::{NO_USER_INDEX, pinned, record};
+use super::create::{pinned, record};
 use super::file::{File, What, errno};
 use super::router::Subject;
 use super::uapi::{Request, Response};
+use crate::commands::NO_USER_INDEX;
 use crate::memory::Buffer;
 use crate::qp::{QpKind, QpSpec, SendSpec};
 use crate::recv::RecvSpec;

@@ -3,7 +3,7 @@
 //!
 //! Layers, from the program inwards: `sim` (which devices there are), `cdev` and `attributes` (the framing of commands),
 //! `native` and `write_commands` (which command is which), `create`, `modify`, `objects`, `query` (what the driver checks),
-//! `file` (handles), `router` and `channel` (events), `page` and `host_memory` (memory of the process).
+//! `file` (handles), `router` and `channel` (events), `page` (shared pages).
 //!
 //! What the driver of the kernel can and this does not: registers handed out by the kernel (contexts without dynamic UARs),
 //! DEVX, raw packets, flow steering, tag matching, signatures, on-demand paging and device memory; and of the extended
@@ -16,7 +16,6 @@ mod channel;
 mod create;
 mod create_qp;
 mod file;
-mod host_memory;
 mod modify;
 mod native;
 mod objects;

@@ -2,7 +2,7 @@
 
 use super::caps::MAX_DYNAMIC_UARS;
 use super::file::{File, What, errno, kind};
-use super::host_memory::is_accessible;
+use crate::host_memory::is_accessible;
 use super::page::{Page, Registers};
 use super::uapi::{Answer, Call, Request, Response};
 use crate::memory::Buffer;

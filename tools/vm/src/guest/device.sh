@@ -1,12 +1,28 @@
-# Creates the RDMA devices: device.sh rxe|rxe-pair MTU (an empty MTU leaves the link's own).
+# Creates the RDMA devices: device.sh rxe|rxe-pair|softcx MTU COUNT (an empty MTU leaves the link's own).
 #
 #   rxe       rxe0 on the dummy link net0, 10.9.9.1/24 and fd00:9:9::1/64
+#   softcx    mlx5_0 to mlx5_COUNT-1 are the driver's own, which was loaded before; here they are waited for
 #   rxe-pair  rxe0 and rxe1 on the two ends net0 and net1 of a veth pair, 10.9.9.1 and .2, fd00:9:9::1 and ::2
 #
 # GID index 0 is the link-local address, 1 the IPv4 address (::ffff:10.9.9.N), 2 the IPv6 address.
 set -eu
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-kind=$1 mtu=$2
+kind=$1 mtu=$2 adapters=$3
+
+if [ "$kind" = softcx ]; then
+    n=0
+    while [ $n -lt $adapters ]; do
+        tries=0
+        until grep -qs ACTIVE /sys/class/infiniband/mlx5_$n/ports/1/state && [ -c /dev/infiniband/uverbs$n ]; do
+            tries=$((tries + 1))
+            [ $tries -lt 200 ] || { echo "mlx5_$n has no active port after 10 s"; dmesg | grep -i mlx5; exit 1; }
+            sleep 0.05
+        done
+        n=$((n + 1))
+    done
+    exit
+fi
+
 # Without duplicate address detection an IPv6 address, and so its GID, is usable at once.
 echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad
 

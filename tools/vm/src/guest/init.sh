@@ -2,10 +2,11 @@
 # Process 1 of the guest: mounts the host's root, sets the devices up, runs the command, reports its exit status.
 #
 # Runs in the initial RAM disk with busybox alone. Beside it lie the files that this run's arguments decided:
-#   /job/config    shell variables: VM_DEVICE VM_MTU VM_UID VM_MODULES
+#   /job/config    shell variables: VM_DEVICE VM_MTU VM_ADAPTERS VM_UID VM_MODULES
 #   /job/shares    the host directories to mount read-write, one a line (9p tags share0, share1, …)
 #   /job/command   the script to run in the host's root
 #   /job/device    the script that creates the RDMA devices there
+#   /job/unload    the script that unloads their driver and looks at the kernel's log
 #   /job/early     the modules to insert, one file a line, each after those it needs
 #
 # The three virtio ports carry stdout, stderr and the report ("exit N", or "fail" and the reason).
@@ -79,13 +80,13 @@ while IFS= read -r share; do
 done </job/shares
 
 mkdir -p $ROOT/run/vm/home
-cp /job/command /job/device $ROOT/run/vm/
+cp /job/command /job/device /job/unload $ROOT/run/vm/
 chown "$VM_UID:$VM_UID" $ROOT/run/vm/home
 hostname vm
 ip link set lo up
 
 if [ "$VM_DEVICE" != none ]; then
-    chroot $ROOT /bin/sh /run/vm/device "$VM_DEVICE" "$VM_MTU" </dev/null >/job/log 2>&1 ||
+    chroot $ROOT /bin/sh /run/vm/device "$VM_DEVICE" "$VM_MTU" "$VM_ADAPTERS" </dev/null >/job/log 2>&1 ||
         fail "the device $VM_DEVICE could not be created: $(cat /job/log)"
 fi
 
@@ -109,6 +110,11 @@ until end_leftovers; do
     usleep 10000
 done
 wait $copiers
+
+if [ "$VM_DEVICE" = softcx ]; then
+    chroot $ROOT /bin/sh /run/vm/unload </dev/null >/job/log 2>&1 ||
+        fail "the command exited with $status, but: $(cat /job/log)"
+fi
 
 tac /job/shares | while IFS= read -r share; do umount "$ROOT$share"; done
 sync

@@ -1,13 +1,18 @@
-//! The process's own memory, as the device sees it.
+//! Memory that this process has mapped, as a device sees it: that of a program in the process, or that of a guest.
 //!
 //! # Safety argument
 //!
-//! The device's addresses are addresses of this process. It reaches only what a program named to it: rings and doorbell
+//! Who makes a [`HostMemory`] promises that every address used is that of memory which is allocated meanwhile, and to which
+//! there is no reference.
+//!
+//! For a program in the process: the device reaches only what the program named to it, rings and doorbell
 //! records in create commands, regions in REG_MR; commands of any other origin are kept from such a device
 //! ([`Fabric::with`](crate::Fabric::with)). Who issues those commands promises, as the caller of
 //! [`Cdev`](ironverbs::sys::Cdev), that such memory stays allocated until it is taken back; and the device forgets an address
 //! in the command that takes it back, under the lock that it works under. The driver makes no reference to memory that it has
 //! given to the device, so none is aliased here; both sides use raw pointers.
+//!
+//! For a guest: see [`GuestMemory`](crate::pci::GuestMemory).
 //!
 //! Every access is atomic: relaxed, in units of 8 aligned bytes where there are any, else bytes. Two sides that touch the
 //! same bytes at once, as remote access allows, therefore get old or new bytes, and no undefined behaviour from this side.
@@ -19,7 +24,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The memory of this process.
 #[derive(Debug)]
-pub(super) struct HostMemory(());
+pub(crate) struct HostMemory(());
 
 impl HostMemory {
     /// # Safety
@@ -126,7 +131,7 @@ impl Memory for HostMemory {
 }
 
 /// Whether this process has `len` bytes mapped at `address`.
-pub(super) fn is_mapped(address: u64, len: u64) -> bool {
+pub(crate) fn is_mapped(address: u64, len: u64) -> bool {
     const PAGE_BYTES: u64 = 4096;
     let start = address & !(PAGE_BYTES - 1);
     let Some(bytes) = address.checked_add(len).map(|end| end - start) else { return false };
@@ -137,7 +142,7 @@ pub(super) fn is_mapped(address: u64, len: u64) -> bool {
 }
 
 /// Whether this process can read `len` bytes at `address`, and write them if `write` is set.
-pub(super) fn is_accessible(address: u64, len: u64, write: bool) -> bool {
+pub(crate) fn is_accessible(address: u64, len: u64, write: bool) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return is_mapped(address, len) };
     let Some(end) = address.checked_add(len) else { return false };
     let mut at = address;

@@ -1,0 +1,114 @@
+//! The program: adapters for one QEMU, until it ends.
+
+use crate::Server;
+use crate::qemu::{Interrupts, ProxyDevice};
+use anyhow::{Context, Result};
+use clap::Parser;
+use softcx::{DeviceSpec, Fabric, Port, Punish};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Software ConnectX adapters for a guest of QEMU, one behind each `-device x-pci-proxy-dev`, until QEMU ends.
+///
+/// Exit status: 0, or 3 if the guest's driver left objects behind, or 1 if something failed.
+#[derive(Debug, Parser)]
+#[command(name = "softcx-pci", version)]
+struct Args {
+    /// An inherited socket whose other end is a proxy device's. Once for each adapter.
+    #[arg(long, value_name = "FD", required = true)]
+    device: Vec<RawFd>,
+
+    /// An inherited socket whose other end is QEMU's test interface.
+    #[arg(long, value_name = "FD")]
+    interrupts: RawFd,
+
+    /// Seed of all chance.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Where to write each command, and what the driver or a program did wrong.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+}
+
+/// Status that says that objects were left behind.
+const LEFT_BEHIND: u8 = 3;
+
+/// Runs the program with these arguments, the first of which is its name.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = match Args::try_parse_from(args) {
+        Ok(args) => args,
+        Err(error) => error.exit(),
+    };
+    match serve(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(LEFT_BEHIND),
+        Err(error) => {
+            eprintln!("softcx: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// True if nothing was left behind.
+fn serve(args: &Args) -> Result<bool> {
+    let log = args.log.as_ref().map(File::create).transpose().context("cannot create the log")?;
+    let log = log.map(|file| Arc::new(Mutex::new(file)));
+    let fabric = Fabric::new(args.seed);
+    let mut server = Server::new(&fabric);
+    let interrupts = Interrupts::new(inherited(args.interrupts)?);
+    for (device, number) in args.device.iter().zip(1_u16..) {
+        let guid = 0x0200_5eff_fe00_0000 | u64::from(number);
+        server.add(ProxyDevice::new(inherited(*device)?, interrupts.clone()), |memory| DeviceSpec {
+            name: format!("mlx5_{}", number - 1),
+            memory,
+            ports: vec![Port::infiniband(number, guid)],
+            guid,
+            // The C library reads consumed work requests again, and programs receive into what they send from.
+            punish: Punish { poison: false, scribble: false, reorder: true },
+        });
+    }
+    let start = Instant::now();
+    if let Some(log) = &log {
+        for (function, number) in server.functions().zip(0..) {
+            let log = Arc::clone(log);
+            function.set_log(move |what| write(&log, start, format_args!("mlx5_{number}: {what}")));
+        }
+    }
+    server.serve().context("the connection to QEMU is broken")?;
+    if let Some(log) = &log {
+        fabric.take_reports().iter().for_each(|report| write(log, start, format_args!("{report}")));
+    }
+    let mut clean = true;
+    for (function, number) in server.functions().zip(0..) {
+        let live = function.live();
+        let list: Vec<String> = live.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        clean &= live.is_empty();
+        let words = if live.is_empty() { "no objects".to_owned() } else { list.join(", ") };
+        eprintln!("softcx: mlx5_{number}: {words} left");
+    }
+    Ok(clean)
+}
+
+fn write(log: &Mutex<File>, start: Instant, what: std::fmt::Arguments<'_>) {
+    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+    // A log that cannot be written is none; the guest goes on.
+    let _ = writeln!(log, "{:10.6} {what}", start.elapsed().as_secs_f64());
+}
+
+/// A socket that this process was started with.
+#[allow(unsafe_code)]
+fn inherited(number: RawFd) -> Result<UnixStream> {
+    std::fs::read_link(format!("/proc/self/fd/{number}"))
+        .with_context(|| format!("descriptor {number} was not inherited"))?;
+    // SAFETY: it is open, and whoever named it on the command line gave it to this process for this.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    Ok(UnixStream::from(fd))
+}

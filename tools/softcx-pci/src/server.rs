@@ -1,0 +1,136 @@
+//! The thread on which guests are answered and the fabric moves.
+
+use crate::transport::{Request, Transport};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use softcx::pci::{Function, GuestMemory};
+use softcx::{DeviceId, DeviceSpec, Fabric};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The shortest sleep until something is due: less would be none.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+
+/// Adapters of guests, on one fabric.
+pub struct Server<T> {
+    fabric: Fabric,
+    start: Instant,
+    adapters: Vec<Adapter<T>>,
+}
+
+struct Adapter<T> {
+    function: Function,
+    memory: Arc<GuestMemory>,
+    /// `None` once the guest is gone.
+    transport: Option<T>,
+}
+
+impl<T: Transport> Server<T> {
+    /// A server without adapters, which moves `fabric` in real time.
+    pub fn new(fabric: &Fabric) -> Self {
+        Self { fabric: fabric.clone(), start: Instant::now(), adapters: vec![] }
+    }
+
+    /// Adds an adapter for the guest at the other end of `transport`. `spec` gets the guest's memory.
+    pub fn add(&mut self, transport: T, spec: impl FnOnce(Arc<GuestMemory>) -> DeviceSpec) -> DeviceId {
+        let memory = Arc::new(GuestMemory::default());
+        let id = self.fabric.add(spec(Arc::clone(&memory)));
+        let function = Function::new(&self.fabric, id);
+        self.adapters.push(Adapter { function, memory, transport: Some(transport) });
+        id
+    }
+
+    /// The functions, in the order in which they were added.
+    pub fn functions(&mut self) -> impl Iterator<Item = &mut Function> {
+        self.adapters.iter_mut().map(|adapter| &mut adapter.function)
+    }
+
+    /// Serves until no guest is left.
+    pub fn serve(&mut self) -> io::Result<()> {
+        while self.adapters.iter().any(|adapter| adapter.transport.is_some()) {
+            let now = self.start.elapsed();
+            let moved = self.fabric.step(now);
+            for adapter in &mut self.adapters {
+                adapter.tell()?;
+            }
+            self.wait(now, moved)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for guests, not at all if the fabric has more to do, and answers a request of each that has one.
+    fn wait(&mut self, now: Duration, moved: bool) -> io::Result<()> {
+        let sleep = match self.fabric.deadline() {
+            _ if moved => Some(Duration::ZERO),
+            Some(at) => Some(at.saturating_sub(now).max(SHORTEST_SLEEP)),
+            None => None,
+        };
+        let waiting: Vec<_> = self.adapters.iter_mut().filter(|a| a.transport.is_some()).collect();
+        let mut set: Vec<_> = waiting
+            .iter()
+            .filter_map(|a| Some(PollFd::new(a.transport.as_ref()?.waits_on(), PollFlags::POLLIN)))
+            .collect();
+        match ppoll(&mut set, sleep.map(TimeSpec::from_duration), None) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready: Vec<bool> = set.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+        for (adapter, ready) in waiting.into_iter().zip(ready) {
+            if ready {
+                adapter.serve(self.start.elapsed())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T: Transport> Adapter<T> {
+    /// Answers one request, then does what it set off.
+    fn serve(&mut self, now: Duration) -> io::Result<()> {
+        let Some(transport) = &mut self.transport else { return Ok(()) };
+        let function = &mut self.function;
+        let within = |address: u64, bar: Option<u64>| Some(address.wrapping_sub(bar?));
+        let answer = match transport.request()? {
+            None => {
+                self.transport = None;
+                return Ok(());
+            }
+            Some(Request::ConfigRead { offset, len }) => function.config_read(offset, len).into(),
+            Some(Request::ConfigWrite { offset, value, len }) => {
+                function.config_write(offset, value, len);
+                0
+            }
+            Some(Request::BarRead { address, len }) => {
+                within(address, function.bar()).map_or(u64::MAX, |offset| function.bar_read(offset, len, now))
+            }
+            Some(Request::BarWrite { address, value, len }) => {
+                if let Some(offset) = within(address, function.bar()) {
+                    function.bar_write(offset, value, len);
+                }
+                0
+            }
+            Some(Request::Memory(regions)) => return self.memory.replace(regions),
+            Some(Request::Reset) => {
+                function.reset();
+                0
+            }
+            Some(Request::Other) => return Ok(()),
+        };
+        // First the answer: the guest's processor holds up the guest's interrupts until then.
+        transport.answer(answer)?;
+        function.run();
+        self.interrupt()
+    }
+
+    fn tell(&mut self) -> io::Result<()> {
+        self.function.tell();
+        self.interrupt()
+    }
+
+    fn interrupt(&mut self) -> io::Result<()> {
+        let due = self.function.take_interrupts();
+        let Some(transport) = &mut self.transport else { return Ok(()) };
+        due.into_iter().try_for_each(|interrupt| transport.interrupt(interrupt))
+    }
+}

@@ -1,0 +1,253 @@
+//! The PCI function: what is where in its BAR, and what stores there set off.
+
+use super::command_queue;
+use super::config_space::{BAR_BYTES, ConfigSpace, MSIX_PENDING, MSIX_TABLE};
+use super::firmware::Firmware;
+use super::msix::{Interrupt, Msix, TABLE_BYTES};
+use super::segment::Segment;
+use crate::bits::doorbell::{self, SEND, SEND_COUNT, SEND_STRIDE, UAR_BYTES};
+use crate::bits::firmware::{eq_doorbell, segment};
+use crate::fabric::{DeviceId, Fabric};
+use crate::memory::{BusError, Memory};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Who hears what the function has to say.
+type Log = Box<dyn FnMut(fmt::Arguments<'_>) + Send>;
+
+/// A software ConnectX as a PCI function.
+///
+/// ```
+/// use softcx::pci::{Function, GuestMemory};
+/// use softcx::{DeviceSpec, Fabric, Port, Punish};
+/// use std::sync::Arc;
+///
+/// let fabric = Fabric::new(1);
+/// let memory = Arc::new(GuestMemory::default());
+/// let id = fabric.add(DeviceSpec {
+///     name: "mlx5_0".into(),
+///     memory: memory.clone(),
+///     ports: vec![Port::infiniband(1, 1)],
+///     guid: 1,
+///     punish: Punish::default(),
+/// });
+/// let mut function = Function::new(&fabric, id);
+/// assert_eq!(function.config_read(0, 4), 0x1017_15b3);
+/// assert!(function.live().is_empty());
+/// ```
+pub struct Function {
+    fabric: Fabric,
+    id: DeviceId,
+    memory: Arc<dyn Memory>,
+    config: ConfigSpace,
+    msix: Msix,
+    segment: Segment,
+    firmware: Firmware,
+    stores: Vec<Store>,
+    log: Log,
+}
+
+/// A store that sets something off, in [`Function::run`].
+#[derive(Debug)]
+enum Store {
+    Commands(u32),
+    Cq { page: u32, value: u64 },
+    Eq { value: u32, arm: bool },
+    Send { page: u32, offset: usize, value: u64 },
+}
+
+impl Function {
+    /// The function of device `id` of the fabric, switched on.
+    ///
+    /// # Panics
+    ///
+    /// As [`Fabric::with`].
+    pub fn new(fabric: &Fabric, id: DeviceId) -> Self {
+        let memory = fabric.with(id, |device| Arc::clone(device.memory()));
+        Self {
+            fabric: fabric.clone(),
+            id,
+            memory,
+            config: ConfigSpace::new(),
+            msix: Msix::new(),
+            segment: Segment::default(),
+            firmware: Firmware::default(),
+            stores: vec![],
+            log: Box::new(|_| {}),
+        }
+    }
+
+    /// Who hears, from now on, of each command and of what is wrong with one.
+    pub fn set_log(&mut self, log: impl FnMut(fmt::Arguments<'_>) + Send + 'static) {
+        self.log = Box::new(log);
+    }
+
+    /// The device behind it.
+    pub fn device(&self) -> DeviceId {
+        self.id
+    }
+
+    /// Bus address of the BAR, if it is decoded.
+    pub fn bar(&self) -> Option<u64> {
+        self.config.bar()
+    }
+
+    /// Reads `len` bytes (1, 2 or 4) of the configuration space.
+    pub fn config_read(&self, offset: usize, len: usize) -> u32 {
+        self.config.read(offset, len)
+    }
+
+    /// Writes them.
+    pub fn config_write(&mut self, offset: usize, value: u32, len: usize) {
+        self.config.write(offset, value, len);
+    }
+
+    /// Reads `len` bytes (1, 2, 4 or 8) of the BAR at time `now`, least significant first.
+    pub fn bar_read(&mut self, offset: u64, len: usize, now: Duration) -> u64 {
+        if offset < segment::END {
+            // Registers are big endian, 32 bits each.
+            let first = offset & !3;
+            let words = [first, first + 4, first + 8].map(|at| self.segment.read_once(at, offset + len as u64, now));
+            return super::little(&words.concat()[(offset - first) as usize..], len);
+        }
+        match offset {
+            _ if (MSIX_TABLE..MSIX_TABLE + TABLE_BYTES).contains(&offset) => {
+                self.msix.read((offset - MSIX_TABLE) as usize, len)
+            }
+            _ if (MSIX_PENDING..MSIX_PENDING + 8).contains(&offset) => {
+                self.msix.read_pending((offset - MSIX_PENDING) as usize, len)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Writes `len` bytes (1, 2, 4 or 8) of the BAR. What the store sets off happens in [`run`](Self::run).
+    pub fn bar_write(&mut self, offset: u64, value: u64, len: usize) {
+        let bytes = value.to_le_bytes();
+        match offset {
+            _ if offset >= BAR_BYTES || !matches!(len, 1 | 2 | 4 | 8) => {}
+            _ if offset < segment::END => {
+                for (at, word) in (offset..).step_by(4).zip(bytes[..len].chunks_exact(4)) {
+                    let word = crate::bits::be32(word, 0);
+                    match at {
+                        segment::CMD_DOORBELL => self.stores.push(Store::Commands(word)),
+                        _ => self.segment.write(at, word),
+                    }
+                }
+            }
+            _ if (MSIX_TABLE..MSIX_PENDING + 8).contains(&offset) => {
+                if offset < MSIX_TABLE + TABLE_BYTES {
+                    self.msix.write((offset - MSIX_TABLE) as usize, value, len);
+                }
+            }
+            _ => self.uar_write(offset, &bytes[..len]),
+        }
+    }
+
+    fn uar_write(&mut self, offset: u64, bytes: &[u8]) {
+        let (page, offset) = ((offset / UAR_BYTES as u64) as u32, (offset % UAR_BYTES as u64) as usize);
+        let registers = SEND..SEND + SEND_COUNT * SEND_STRIDE;
+        match (offset, bytes.len()) {
+            (eq_doorbell::ARM | eq_doorbell::NO_ARM, 4) => {
+                let value = crate::bits::be32(bytes, 0);
+                self.stores.push(Store::Eq { value, arm: offset == eq_doorbell::ARM });
+            }
+            (doorbell::CQ, 8) => self.stores.push(Store::Cq { page, value: crate::bits::be64(bytes, 0) }),
+            (_, 8) if registers.contains(&offset) && offset.is_multiple_of(SEND_STRIDE) => {
+                self.stores.push(Store::Send { page, offset, value: crate::bits::be64(bytes, 0) });
+            }
+            _ => (self.log)(format_args!("store of {} bytes at {offset:#x} of UAR {page:#x}", bytes.len())),
+        }
+    }
+
+    /// Does what stores have set off, and passes on what the device has to tell.
+    pub fn run(&mut self) {
+        for store in std::mem::take(&mut self.stores) {
+            match store {
+                Store::Commands(entries) => {
+                    for index in (0..32).filter(|index| entries >> index & 1 == 1) {
+                        self.execute(index);
+                    }
+                }
+                Store::Cq { page, value } => {
+                    self.fabric.with(self.id, |device| device.doorbell(page, doorbell::CQ, value));
+                }
+                Store::Send { page, offset, value } => {
+                    self.fabric.with(self.id, |device| device.doorbell(page, offset, value));
+                }
+                Store::Eq { value, arm } => self.raise(|firmware, memory| Ok(firmware.eqs.ring(memory, value, arm))),
+            }
+        }
+        self.tell();
+    }
+
+    /// Passes on what the device has to tell: events go into event queues.
+    pub fn tell(&mut self) {
+        for event in self.fabric.with(self.id, |device| device.take_events()) {
+            self.raise(|firmware, memory| firmware.tell(memory, event));
+        }
+    }
+
+    /// Does something with event queues, and raises the interrupt that comes of it.
+    fn raise(&mut self, f: impl FnOnce(&mut Firmware, &dyn Memory) -> Result<Vec<usize>, BusError>) {
+        match f(&mut self.firmware, &*self.memory) {
+            Ok(vectors) => vectors.into_iter().for_each(|vector| self.msix.raise(vector)),
+            Err(BusError { address }) => (self.log)(format_args!("an event queue at {address:#x} cannot be reached")),
+        }
+    }
+
+    /// Takes out the interrupts that are due.
+    pub fn take_interrupts(&mut self) -> Vec<Interrupt> {
+        if self.config.interrupts() { self.msix.take() } else { vec![] }
+    }
+
+    fn execute(&mut self, index: u32) {
+        let at = self.segment.entry(index);
+        let memory = Arc::clone(&self.memory);
+        let taken = match command_queue::take(&*memory, at) {
+            _ if self.segment.stopped => return,
+            Ok(Ok(taken)) => taken,
+            Ok(Err(status)) => return (self.log)(format_args!("entry {index}: delivery status {status:#x}")),
+            Err(BusError { address }) => return (self.log)(format_args!("entry {index}: no memory at {address:#x}")),
+        };
+        // The command that makes the queue of command events is waited for without one.
+        let tells = self.firmware.eqs.tells_of_commands();
+        let Self { firmware, log, .. } = self;
+        let output = self.fabric.with(self.id, |device| firmware.execute(device, &taken.input, log));
+        if let Err(BusError { address }) = taken.answer(&*memory, &output) {
+            (self.log)(format_args!("entry {index}: no memory at {address:#x}"));
+        }
+        if tells {
+            self.raise(|firmware, memory| firmware.eqs.command_done(memory, 1 << index));
+        }
+    }
+
+    /// How many objects of each kind the driver has left, kinds without any left out.
+    pub fn live(&self) -> Vec<(&'static str, usize)> {
+        let mut live = self.fabric.with(self.id, |device| device.live());
+        live.extend(self.firmware.live());
+        live
+    }
+
+    /// The guest resets the function: nothing is left of what the driver had.
+    pub fn reset(&mut self) {
+        self.fabric.with(self.id, |device| device.reset());
+        (self.config, self.msix) = (ConfigSpace::new(), Msix::new());
+        (self.segment, self.firmware) = (Segment::default(), Firmware::default());
+        self.stores.clear();
+    }
+}
+
+impl Segment {
+    /// The bytes of a register, if an access that ends at `end` reaches it.
+    fn read_once(&mut self, at: u64, end: u64, now: Duration) -> [u8; 4] {
+        if at < end { self.read(at, now).to_be_bytes() } else { [0; 4] }
+    }
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Function").field("device", &self.id).field("bar", &self.bar()).finish()
+    }
+}

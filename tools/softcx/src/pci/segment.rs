@@ -1,0 +1,76 @@
+//! The initialization segment: what the driver reads before there are commands, and whether the firmware is well.
+
+use crate::bits::firmware::segment as at;
+use crate::device::CLOCK_KHZ;
+use std::time::Duration;
+
+/// Firmware revision 16.35.4030.
+const MAJOR: u32 = 16;
+const MINOR: u32 = 35;
+const SUBMINOR: u32 = 4030;
+/// Revision of the command interface.
+const CMDIF_REV: u32 = 5;
+/// 32 entries of the command queue, 64 bytes each.
+const LOG_ENTRIES: u32 = 5;
+const LOG_STRIDE: u32 = 6;
+
+#[derive(Debug, Default)]
+pub(super) struct Segment {
+    queue_high: u32,
+    /// As it was written: address and interface state.
+    queue_low: u32,
+    health_counter: u32,
+    /// Why the firmware is not well; zero: it is.
+    pub syndrome: u8,
+    /// The firmware does nothing any more.
+    pub stopped: bool,
+}
+
+impl Segment {
+    /// Bus address of an entry of the command queue.
+    pub fn entry(&self, index: u32) -> u64 {
+        let queue = u64::from(self.queue_high) << 32 | u64::from(self.queue_low & !0xfff);
+        queue + (u64::from(index) << LOG_STRIDE)
+    }
+
+    /// The register of 32 bits at a multiple of 4.
+    pub fn read(&mut self, offset: u64, now: Duration) -> u32 {
+        let clock = (now.as_nanos() * u128::from(CLOCK_KHZ) / 1_000_000) as u64;
+        match offset {
+            at::FW_REV => MINOR << 16 | MAJOR,
+            at::CMDIF_REV_FW_SUB => CMDIF_REV << 16 | SUBMINOR,
+            at::CMDQ_ADDR_HIGH => self.queue_high,
+            at::CMDQ_ADDR_LOW => self.queue_low & !0xff | LOG_ENTRIES << 4 | LOG_STRIDE,
+            at::TIMER_HIGH => (clock >> 32) as u32,
+            at::TIMER_LOW => clock as u32,
+            at::HEALTH_COUNTER => {
+                if !self.stopped {
+                    self.health_counter = self.health_counter.wrapping_add(1);
+                }
+                self.health_counter
+            }
+            _ if (at::HEALTH..at::HEALTH + 64).contains(&offset) => self.health(offset - at::HEALTH),
+            _ => 0,
+        }
+    }
+
+    fn health(&self, offset: u64) -> u32 {
+        /// Where in its word a byte is, and the driver is to reset the function.
+        const SYNDROME_SHIFT: u32 = 16;
+        const RESET_WANTED: u32 = 1 << 31;
+        match offset {
+            at::health::FW_VERSION => MAJOR << 24 | MINOR << 16 | SUBMINOR,
+            at::health::RFR_SEVERITY if self.syndrome != 0 => RESET_WANTED,
+            0x3c => u32::from(self.syndrome) << SYNDROME_SHIFT,
+            _ => 0,
+        }
+    }
+
+    pub fn write(&mut self, offset: u64, value: u32) {
+        match offset {
+            at::CMDQ_ADDR_HIGH => self.queue_high = value,
+            at::CMDQ_ADDR_LOW => self.queue_low = value,
+            _ => {}
+        }
+    }
+}
