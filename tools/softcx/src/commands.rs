@@ -93,16 +93,12 @@ impl Device {
 
     /// Takes a UAR page away.
     pub fn remove_uar(&mut self, page: u32) -> Result<(), Refusal> {
-        if self.uses_uar(page) {
+        let used = self.qps.values().any(|q| q.spec.uar_page == page)
+            || self.shared.cqs.values().any(|c| c.spec.uar_page == page);
+        if used {
             return Err(Refusal::Busy);
         }
         self.uars.remove(&page).map(drop).ok_or(Refusal::NoObject)
-    }
-
-    /// Whether a queue rings on a UAR page.
-    pub fn uses_uar(&self, page: u32) -> bool {
-        self.qps.values().any(|q| q.spec.uar_page == page)
-            || self.shared.cqs.values().any(|c| c.spec.uar_page == page)
     }
 
     /// A number for a new UAR page.
@@ -156,7 +152,8 @@ impl Device {
     /// Makes a shared receive queue, for XRC if `xrc` says so, and returns its number.
     pub fn create_srq(&mut self, pd: u32, spec: RecvSpec, xrc: Option<XrcSrq>, limit: u16) -> u32 {
         let srqn = self.number(0x1000);
-        let xrc = xrc.map(|x| XrcSrq { user_index: if x.user_index == NO_USER_INDEX { srqn } else { x.user_index }, ..x });
+        let xrc =
+            xrc.map(|x| XrcSrq { user_index: if x.user_index == NO_USER_INDEX { srqn } else { x.user_index }, ..x });
         self.shared.srqs.insert(srqn, Srq { queue: RecvQueue::new(spec), pd, xrc, limit });
         srqn
     }

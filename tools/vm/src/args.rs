@@ -99,8 +99,9 @@ impl Args {
 
     /// Why the arguments do not go together, if they do not.
     pub fn conflict(&self) -> Option<&'static str> {
-        (self.device.adapters() != 0 && self.cpus() != 1)
-            .then_some("softcx takes --smp 1: QEMU loses accesses to a proxy device that come from two processors at once")
+        (self.device.adapters() != 0 && self.cpus() != 1).then_some(
+            "softcx takes --smp 1: QEMU loses accesses to a proxy device that come from two processors at once",
+        )
     }
 }
 

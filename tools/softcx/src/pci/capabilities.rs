@@ -28,11 +28,14 @@ impl Capabilities {
     /// SET_HCA_CAP: those in force from now on.
     pub fn set(&mut self, device: &mut Device, command: &Command<'_>) -> Result<(), Status> {
         let kind = command.modifier >> 1;
-        there_are(kind).ok_or(Status(status::BAD_PARAM))?;
-        let mut set = command.input.get(16..).unwrap_or_default().to_vec();
-        set.resize(BYTES, 0);
+        let mut set = there_are(kind).ok_or(Status(status::BAD_PARAM))?;
+        let wanted = command.context(16, BYTES)?;
         if kind == kind::ATOMIC {
+            // The order of results is all that can be chosen.
+            atomic::HOST_ORDER.set(&mut set, atomic::HOST_ORDER.get(wanted));
             device.shared.big_endian_atomics = !atomic::HOST_ORDER.is_set(&set);
+        } else {
+            set.copy_from_slice(wanted);
         }
         self.set.insert(kind, set);
         Ok(())

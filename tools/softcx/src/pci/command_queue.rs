@@ -88,7 +88,7 @@ fn each_block(
     let mut next = be64(entry, pointer);
     let (mut done, mut number) = (entry::INLINE_BYTES, 0);
     while done < len {
-        if next % block::ALIGN != 0 || next == 0 {
+        if !next.is_multiple_of(block::ALIGN) || next == 0 {
             return Err(misaligned);
         }
         let mut bytes = [0; block::BYTES];

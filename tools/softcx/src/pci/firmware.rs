@@ -36,12 +36,7 @@ const INIT_PAGES: u32 = 16;
 
 impl Firmware {
     /// Executes a command and returns its output.
-    pub fn execute(
-        &mut self,
-        device: &mut Device,
-        input: &[u8],
-        log: &mut dyn FnMut(fmt::Arguments<'_>),
-    ) -> Vec<u8> {
+    pub fn execute(&mut self, device: &mut Device, input: &[u8], log: &mut dyn FnMut(fmt::Arguments<'_>)) -> Vec<u8> {
         let mut command = Command::new(input);
         let result = self.dispatch(device, &mut command);
         let code = command.opcode;
@@ -84,7 +79,7 @@ impl Firmware {
             op::MAD_IFC => port::management_datagram(c),
 
             op::ALLOC_UAR => self.objects.alloc_uar(c),
-            op::DEALLOC_UAR => self.objects.dealloc_uar(device, c),
+            op::DEALLOC_UAR => self.objects.dealloc_uar(c),
             op::ALLOC_TRANSPORT_DOMAIN => self.objects.alloc_transport_domain(c),
             op::DEALLOC_TRANSPORT_DOMAIN => self.objects.dealloc_transport_domain(c),
             op::ALLOC_Q_COUNTER => self.objects.alloc_counters(c),

@@ -87,9 +87,8 @@ impl GuestMemory {
         access: impl FnOnce(&HostMemory, u64) -> Result<T, BusError>,
     ) -> Result<T, BusError> {
         let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
-        let within = |r: &&Mapped| {
-            address.checked_sub(r.address).is_some_and(|skip| skip < r.len && len as u64 <= r.len - skip)
-        };
+        let within =
+            |r: &&Mapped| address.checked_sub(r.address).is_some_and(|skip| skip < r.len && len as u64 <= r.len - skip);
         let region = regions.iter().find(within).ok_or(BusError { address })?;
         let base = region.at.as_ptr().expose_provenance() as u64;
         access(&self.host, base + (address - region.address)).map_err(|_| BusError { address })

@@ -48,8 +48,7 @@ impl QueuePairs {
         let record = qpc::RECORD.get(context);
 
         // The receive ring is first, the send ring follows.
-        let (log_rq, log_stride) =
-            (qpc::LOG_RQ_SIZE.get32(context), qpc::LOG_RQ_STRIDE.get32(context) + LOG_SEGMENT);
+        let (log_rq, log_stride) = (qpc::LOG_RQ_SIZE.get32(context), qpc::LOG_RQ_STRIDE.get32(context) + LOG_SEGMENT);
         let rq_bytes = if rq_type == RQ_OWN && !is_xrc { 1_u64 << (log_rq + log_stride) } else { 0 };
         let log_sq = qpc::LOG_SQ_SIZE.get32(context);
         let sq_bytes = if no_sq { 0 } else { 1_u64 << (log_sq + LOG_BB) };
@@ -143,7 +142,7 @@ pub(super) fn modify(device: &mut Device, c: &Command<'_>) -> Result<(), Status>
     let change = |attr: &mut QpAttr| match c.opcode {
         op::TO_RST_QP | op::TO_ERR_QP => {}
         op::RST2INIT_QP => {
-            set_optional(attr, context, u32::MAX & !qpc::optional::RNR_TIMEOUT);
+            set_optional(attr, context, !qpc::optional::RNR_TIMEOUT);
         }
         op::INIT2RTR_QP => {
             set_receiving(attr, context);

@@ -237,7 +237,7 @@ impl Qp {
     pub(super) fn may(&self, shared: &mut Shared, asker: Asker, remote: Remote, need: Access) -> Result<(), Refused> {
         if !self.attr.access.allows(need) {
             let event = Event::QpInvalidRequest { qpn: self.qpn };
-            return Err(Refused::With(Nak::RemoteAccess, Some(event)));
+            return Err(Refused::With(Nak::InvalidRequest, Some(event)));
         }
         if remote.len == 0 {
             return Ok(());

@@ -10,12 +10,12 @@
 use super::attributes::{Attributes, DRIVER_IN, DRIVER_OUT, write_caller};
 use super::caps::COMP_VECTORS;
 use super::file::{Context, File};
-use crate::host_memory::HostMemory;
 use super::page::Page;
 use super::query::check_context_request;
 use super::uapi::{Answer, Call, Request, Response};
 use super::{native, write_commands};
 use crate::device::CLOCK_KHZ;
+use crate::host_memory::HostMemory;
 use crate::memory::Memory;
 use ironverbs::sys::{Cdev, Mapping};
 use ironverbs::{DriverId, Errno};

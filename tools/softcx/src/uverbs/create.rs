@@ -2,11 +2,11 @@
 
 use super::caps::*;
 use super::file::{File, What, errno};
-use crate::host_memory::is_mapped;
 use super::router::Subject;
 use super::uapi::{Call, Request, Response};
 use crate::commands::NO_USER_INDEX;
 use crate::cq::{CqSpec, Moderation};
+use crate::host_memory::is_mapped;
 use crate::memory::Buffer;
 use crate::mini::MiniFormat;
 use crate::recv::{RecvSpec, XrcSrq};

@@ -2,9 +2,9 @@
 
 use super::caps::MAX_DYNAMIC_UARS;
 use super::file::{File, What, errno, kind};
-use crate::host_memory::is_accessible;
 use super::page::{Page, Registers};
 use super::uapi::{Answer, Call, Request, Response};
+use crate::host_memory::is_accessible;
 use crate::memory::Buffer;
 use crate::mkey::{Access, Mkey, Translation};
 use crate::packet::{MULTICAST_LIDS, is_multicast};

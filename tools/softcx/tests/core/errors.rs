@@ -116,7 +116,7 @@ fn a_queue_pair_that_allows_no_writes() {
     let (mut a, b) = pair(QpKind::Rc);
     b.modify(|attr| attr.access = Access::REMOTE_READ, None);
     a.send(WRITE, 0, &[&raddr(DATA, b.key), &sge(8, a.key, DATA)]);
-    fails(&mut a, &b, 0x13, BOTH);
+    fails(&mut a, &b, 0x12, BOTH);
 }
 
 #[test]
