@@ -8,6 +8,9 @@ use std::ops::Range;
 /// Entries of one dump at most: as many as fit into the longest.
 const MOST_ENTRIES: usize = 1 << 15;
 
+/// Units of a receive at most, as far as anybody looks for its end.
+const MOST_RECEIVE_UNITS: usize = 64;
+
 /// An entry in a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -23,10 +26,11 @@ pub struct Entry {
 pub fn entries(bytes: &[u8], label: Option<&str>, kind: Option<Kind>, cqe_bytes: Option<usize>) -> Vec<Entry> {
     let mut found = Vec::new();
     let mut at = 0;
+    let alike = bytes.iter().rev().take_while(|b| bytes.last() == Some(b)).count();
     while at < bytes.len() && found.len() < MOST_ENTRIES {
         let rest = &bytes[at..];
         // A ring that was never written ends in bytes that are all alike.
-        if !found.is_empty() && rest.iter().all(|b| *b == rest[0]) {
+        if !found.is_empty() && rest.len() <= alike {
             break;
         }
         let guessed = kind.is_none();
@@ -89,7 +93,7 @@ fn guess(bytes: &[u8], label: Option<&str>) -> Kind {
         return Kind::Cqe;
     }
     // Only a list of receive buffers ends like this.
-    let mut units = bytes.chunks_exact(DS_BYTES);
+    let mut units = bytes.chunks_exact(DS_BYTES).take(MOST_RECEIVE_UNITS);
     if let Some(end) = units.position(receive::is_end) {
         let starts_with_link = end > 0 && be32(bytes, 0) >> 16 == 0 && be32(bytes, 4) == 0 && be64(bytes, 8) == 0;
         return if starts_with_link { Kind::SrqWqe } else { Kind::RecvWqe };

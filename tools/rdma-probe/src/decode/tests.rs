@@ -455,6 +455,20 @@ fn what_is_cut_off_is_told() {
     }
 }
 
+/// As large as dumps may be, whatever is in it, it takes no longer than its size.
+#[test]
+fn a_large_dump_is_cut_at_once() {
+    let send = [&[0, 0, 5, 0x0a, 0, 0, 0x41, 1, 0, 0, 0, 8][..], &[0; 52]].concat();
+    let mut blank = vec![0; 1 << 20];
+    blank[(1 << 20) - 1] = 1;
+    for (bytes, kind) in [(send.repeat(1 << 14), None), (blank.clone(), None), (blank, Some(Kind::Cqe))] {
+        let begin = std::time::Instant::now();
+        let entries = guess::entries(&bytes, None, kind, None);
+        assert!(entries.len() >= 1 << 13, "{}", entries.len());
+        assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{:?}", begin.elapsed());
+    }
+}
+
 fn kinds() -> impl Strategy<Value = Kind> {
     prop_oneof![
         Just(Kind::SendWqe),
