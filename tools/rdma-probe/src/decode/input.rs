@@ -106,7 +106,7 @@ impl Finder {
             Line::Blank => self.interrupt(),
             Line::Text => {
                 self.interrupt();
-                self.label = Some(line.trim().chars().take(LABEL_CHARS).collect());
+                self.label = Some(line.trim().chars().take(LABEL_CHARS).map(shown).collect());
             }
             Line::Star => match &mut self.current {
                 Some(current) if current.base.is_some() => current.star = true,
@@ -270,6 +270,11 @@ fn without_log_prefix(line: &str) -> &str {
             _ => return trimmed,
         }
     }
+}
+
+/// What is told of a character: one that a terminal would obey is only marked.
+fn shown(c: char) -> char {
+    if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }
 }
 
 fn offset_word(word: &str) -> Option<Offset> {

@@ -104,3 +104,10 @@ fn size_is_bounded() {
     let stars = dumps("00000000: 01\n*\nffffffff: 02\n00000000: 01\n*\n00100000: 02\n*\n00200000: 03\n");
     assert!(stars.iter().all(|dump| dump.bytes.len() <= MOST_BYTES + 1), "{}", stars.len());
 }
+
+/// A log may hold anything; a terminal must not obey it.
+#[test]
+fn a_label_has_no_control_characters() {
+    let dump = only("it \u{1b}[31mwent\u{7} wrong\n00000000 00000001 00000002 00000003\n");
+    assert_eq!(dump.label.as_deref(), Some("it \u{fffd}[31mwent\u{fffd} wrong"));
+}
