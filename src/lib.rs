@@ -27,6 +27,24 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Without a device
+//!
+//! The crate `softcx`, part of this project, simulates ConnectX adapters in the process itself: a program opens one with
+//! [`Context::open_on`], and all else stays as it is.
+//!
+//! ```
+//! use ironverbs::{Context, sys::Sys};
+//! use softcx::{SimDevice, SimHost};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let host = SimHost::new(1); // all chance comes from this number
+//! host.add(SimDevice::roce("mlx5_0"));
+//! let _engine = host.fabric().spawn();
+//! let context = Context::open_on(&host, &host.devices()?[0])?;
+//! assert_eq!(context.info().name, "mlx5_0");
+//! # Ok(()) }
+//! ```
+//!
 //! # What to reach for
 //!
 //! | to | use |
@@ -73,8 +91,8 @@
 //!
 //! # Layers
 //!
-//! Each module uses those below it only: `verbs` (everything re-exported here), `rxe` (the provider for Soft-RoCE), `uverbs`
-//! (the kernel boundary), `mem` (memory shared with a device). [`sys`] is the seam between the kernel boundary and whatever
+//! Each module uses those below it only: `verbs` (everything re-exported here), `rxe` and `mlx5` (the providers for Soft-RoCE and
+//! ConnectX), `uverbs` (the kernel boundary), `mem` (memory shared with a device). [`sys`] is the seam between the kernel boundary and whatever
 //! answers it: the real kernel, or a device model.
 
 mod mem;
