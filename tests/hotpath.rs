@@ -16,9 +16,9 @@ const DOORBELL: &str = "ironverbs::uverbs::doorbell::SendDoorbell::ring_otherwis
 /// so that completions may have been lost. It is cold.
 const ALARMED: &str = "::end_alarmed";
 
-/// What polling an mlx5 device may call, when a completion is not of a queue that the poller knows already, or is packed with
-/// others. All are cold.
-const CLOSER_LOOK: &[&str] = &["::take_mail", "::admit", "::sends", "::gone"];
+/// What polling an mlx5 device may call, when a completion is not of a queue that the poller knows already, is packed with
+/// others, or carries its message. All are cold.
+const CLOSER_LOOK: &[&str] = &["::take_mail", "::admit", "::sends", "::gone", "::fill"];
 
 /// Functions whose errors the compiler still turns into jump tables, or that still clean up after calls that could unwind.
 fn is_pending(provider: &str, function: &str) -> bool {

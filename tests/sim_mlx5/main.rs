@@ -12,5 +12,6 @@ mod inside;
 mod order;
 mod packed;
 mod rig;
+mod settings;
 mod syndromes;
 mod wrap;

@@ -24,6 +24,8 @@ pub struct CqSpec {
     pub ignore_overrun: bool,
     /// Compress runs of completions that are alike; rings of 64-byte entries only.
     pub compress: Option<MiniFormat>,
+    /// Entries carry the time, seconds in the upper and nanoseconds in the lower half, and not the clock's ticks.
+    pub real_time: bool,
 }
 
 /// When software is told of completions that it waits for: after so many, or after so long.

@@ -85,6 +85,7 @@ impl Device {
             now: Duration::ZERO,
             clock_khz: CLOCK_KHZ,
             punish,
+            keeps_time: false,
             big_endian_atomics: false,
             progress: false,
             tap: None,

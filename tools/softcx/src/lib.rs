@@ -82,7 +82,7 @@
 //! compare and swap, fetch and add, their masked forms, NOP, and binding and invalidating memory windows of both types;
 //! inline data, scatter and gather, fences; packet sequence numbers, acknowledgement, retry, receiver-not-ready; shared
 //! receive queues with limits; CQEs of 64 and 128 bytes, with small messages inside, compressed on request; arming,
-//! moderation, overrun, resize; multicast; InfiniBand (LIDs) and Ethernet (RoCE v1 and v2) ports.
+//! moderation, overrun, resize, stamps of the clock or of the time; multicast; InfiniBand (LIDs) and Ethernet (RoCE v1 and v2) ports.
 //!
 //! What it does not: raw packets, flow steering, DC, tag matching, signatures, on-demand paging, congestion control,
 //! alternate paths, DEVX. The front refuses them as a device without them does. Timing means nothing here.

@@ -140,6 +140,9 @@ pub struct Path {
     pub dlid: u16,
     pub sl: u8,
     pub src_path_bits: u8,
+    /// Kept and told, for nothing here takes time: of a queue pair the verbs' number (`enum ib_rate`), of a UD message the
+    /// device's.
+    pub static_rate: u8,
     pub dmac: Mac,
     pub udp_sport: u16,
     pub grh: Option<PathGrh>,

@@ -47,6 +47,8 @@ pub(crate) struct Shared {
     pub now: Duration,
     pub clock_khz: u64,
     pub punish: Punish,
+    /// Completion queues can have the time instead of the clock's ticks.
+    pub keeps_time: bool,
     /// Results of atomics come back most significant byte first.
     pub big_endian_atomics: bool,
     /// Something happened since the flag was cleared.
@@ -75,8 +77,13 @@ impl Shared {
         self.progress = true;
         // An entry in error has its syndrome where others have the time.
         if !matches!(entry.opcode(), cqe::opcode::REQ_ERR | cqe::opcode::RESP_ERR) {
-            let ticks = (self.now.as_nanos() * u128::from(self.clock_khz) / 1_000_000) as u64;
-            entry.put(cqe::TIMESTAMP, &ticks.to_be_bytes());
+            let real_time = self.cqs.get(&cqn).is_some_and(|cq| cq.spec.real_time);
+            let stamp = if real_time {
+                self.now.as_secs() << 32 | u64::from(self.now.subsec_nanos())
+            } else {
+                (self.now.as_nanos() * u128::from(self.clock_khz) / 1_000_000) as u64
+            };
+            entry.put(cqe::TIMESTAMP, &stamp.to_be_bytes());
         }
         self.show(Entry::Completion { cqn, bytes: &entry.body, before: entry.before.as_ref().map(|b| &b[..]) });
         let Some(cq) = self.cqs.get_mut(&cqn) else { return false };

@@ -127,6 +127,8 @@ pub struct Av {
     pub qkey: u32,
     pub dqpn: u32,
     pub sl: u8,
+    /// In the device's numbers; 0 for no limit.
+    pub static_rate: u8,
     pub src_path_bits: u8,
     /// InfiniBand: destination LID. Ethernet: UDP source port.
     pub rlid: u16,
@@ -261,6 +263,7 @@ fn decode_av(b: &[u8]) -> Av {
         qkey: be32(b, av::QKEY),
         dqpn: be32(b, av::DQP) & 0xff_ffff,
         sl: b[av::RATE_SL] & 0xf,
+        static_rate: b[av::RATE_SL] >> 4,
         src_path_bits: b[av::FL_MLID] & 0x7f,
         rlid: be16(b, av::RLID),
         rmac: array(b, av::RMAC),

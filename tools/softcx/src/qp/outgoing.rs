@@ -106,6 +106,7 @@ impl Qp {
             dlid: av.rlid,
             sl: av.sl,
             src_path_bits: av.src_path_bits,
+            static_rate: av.static_rate,
             dmac: av.rmac,
             udp_sport: av.rlid,
             grh: av.grh.then_some(PathGrh {

@@ -82,8 +82,9 @@ impl File {
         {
             return Err(Errno::EINVAL);
         }
-        // No padding, no real-time clock.
-        if flags & (PAD | REAL_TIME) != 0 {
+        // No padding; the time only of a device that keeps it.
+        let real_time = flags & REAL_TIME != 0;
+        if flags & PAD != 0 || real_time && !self.with(|d| d.shared.keeps_time) {
             return Err(Errno::EOPNOTSUPP);
         }
         let compress = match (driver.u8(20), driver.u8(21)) {
@@ -120,6 +121,7 @@ impl File {
             uar_page,
             ignore_overrun: wish.flags & IGNORE_OVERRUN != 0,
             compress,
+            real_time,
         };
         let channel = wish.channel.map(|number| state.channel(number)).transpose()?;
         let event_file = state.async_file(wish.event_file)?;

@@ -196,6 +196,7 @@ impl File {
             dlid: request.u16(20),
             sl: request.u8(27),
             src_path_bits: request.u8(28),
+            static_rate: request.u8(29),
             dmac,
             udp_sport: 0xc000 | (request.u32(16) & 0x3fff) as u16,
             grh: global,
@@ -240,6 +241,7 @@ impl File {
             .u16(20, attr.path.dlid)
             .u8(27, attr.path.sl)
             .u8(28, attr.path.src_path_bits)
+            .u8(29, attr.path.static_rate)
             .u8(31, attr.port)
             // What the program made itself, the kernel does not know.
             .u32(80, inline)

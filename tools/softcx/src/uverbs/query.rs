@@ -151,8 +151,9 @@ fn gid_entry(port: &Port, number: u32, index: usize) -> Option<[u8; 32]> {
 
 /// What `mlx5_ib_alloc_ucontext_resp` says: 72 bytes.
 pub(super) fn describe_context(device: &Device, cqe_version: u8, write_combining: bool, room: usize) -> Vec<u8> {
-    // CORE_CLOCK_OFFSET.
-    const COMP_MASK: u32 = 1;
+    const CORE_CLOCK_OFFSET: u32 = 1;
+    const REAL_TIME_STAMPS: u32 = 1 << 4;
+    let mask = CORE_CLOCK_OFFSET | if device.shared.keeps_time { REAL_TIME_STAMPS } else { 0 };
     Response::new(72)
         .u32(0, 1 << LOG2_MAX_QP)
         .u32(4, if write_combining { 0x200 } else { 0 })
@@ -163,7 +164,7 @@ pub(super) fn describe_context(device: &Device, cqe_version: u8, write_combining
         .u32(24, 1 << LOG2_MAX_QP_SIZE)
         .u32(28, 1 << LOG2_MAX_SRQ_SIZE)
         .u16(32, device.ports().len() as u16)
-        .u32(36, COMP_MASK)
+        .u32(36, mask)
         .u32(40, room.min(72) as u32)
         .u8(44, cqe_version)
         // Driver data of CREATE_AH and QUERY_DEVICE.

@@ -73,6 +73,7 @@ pub struct SimDevice {
     ethernet: bool,
     write_combining: bool,
     big_endian_atomics: bool,
+    keeps_time: bool,
     punish: Punish,
 }
 
@@ -85,6 +86,7 @@ impl SimDevice {
             ethernet: true,
             write_combining: true,
             big_endian_atomics: false,
+            keeps_time: false,
             punish: Punish::default(),
         }
     }
@@ -111,6 +113,12 @@ impl SimDevice {
     /// atomics.
     pub fn big_endian_atomics(mut self, yes: bool) -> Self {
         self.big_endian_atomics = yes;
+        self
+    }
+
+    /// Whether completions can carry the time, which is the fabric's, instead of the clock's ticks.
+    pub fn keeps_time(mut self, yes: bool) -> Self {
+        self.keeps_time = yes;
         self
     }
 
@@ -192,6 +200,7 @@ impl SimHost {
         });
         made.is_of_program = true;
         made.shared.big_endian_atomics = device.big_endian_atomics;
+        made.shared.keeps_time = device.keeps_time;
         let id = self.shared.fabric.insert(made);
         self.shared.router.lock().unwrap_or_else(PoisonError::into_inner).add_device(id);
         self.state().devices.push((id, device));

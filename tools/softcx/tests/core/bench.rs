@@ -170,6 +170,7 @@ impl Side {
             uar_page: UAR,
             ignore_overrun: false,
             compress,
+            real_time: false,
         };
         self.device(|d| d.create_cq(spec)).unwrap()
     }
