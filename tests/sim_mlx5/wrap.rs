@@ -1,16 +1,21 @@
 //! Indices that wrap.
 
 use crate::rig::Rig;
-use ironverbs::{Inline, QpState, WcOpcode, WrFlags};
-use softcx::Punish;
+use ironverbs::{Inline, Notify, QpState, WcOpcode, WrFlags};
+use softcx::{Punish, SimDevice};
 
 /// The indices of the rings have 16 bits, those of the completion queue 24: all of them go around, with queues that they do
-/// not divide. `IRONVERBS_TEST_POSTS=17000000` goes past the latter, too.
+/// not divide; and an event comes whenever it is asked for. `IRONVERBS_TEST_POSTS=17000000` goes past the latter, too.
 #[test]
 fn indices_wrap() {
     let posts: u64 = std::env::var("IRONVERBS_TEST_POSTS").map_or(70_000, |n| n.parse().unwrap());
     for shared in [false, true] {
-        let mut rig = Rig::new(200);
+        let mut channel = None;
+        let mut rig = Rig::with(SimDevice::roce("mlx5_0"), |context| {
+            let channel = channel.insert(context.create_comp_channel()?);
+            context.cq_builder(200).channel(channel).build()
+        });
+        let channel = channel.unwrap();
         // Poisoning takes time, and others test it.
         let punish = Punish { poison: false, ..Punish::default() };
         rig.host.with(rig.device, |device| device.set_punish(punish));
@@ -44,7 +49,10 @@ fn indices_wrap() {
             }
             // SAFETY: inline payload.
             unsafe { batch.submit().unwrap() };
+            // Nothing is there, so that there is one event, however many completions come.
+            rig.cq.arm(Notify::Any).unwrap();
             rig.settle();
+            assert_eq!(channel.drain(|_| ()).unwrap(), 1, "after {posted} posts");
             let mut completions = rig.cq.poll().unwrap();
             let (mut sent, mut received) = (ids.clone(), ids);
             while let Some(completion) = completions.next() {
