@@ -140,8 +140,8 @@ pub struct Path {
     pub dlid: u16,
     pub sl: u8,
     pub src_path_bits: u8,
-    /// Kept and told, for nothing here takes time: of a queue pair the verbs' number (`enum ib_rate`), of a UD message the
-    /// device's.
+    /// Kept and told, for nothing here takes time: of a queue pair behind the `uverbs` front the verbs' number (`enum
+    /// ib_rate`), of others and of a UD message the device's.
     pub static_rate: u8,
     pub dmac: Mac,
     pub udp_sport: u16,

@@ -40,6 +40,7 @@ impl CompletionQueues {
             uar_page: cqc::UAR_PAGE.get32(context),
             ignore_overrun: cqc::IGNORE_OVERRUN.is_set(context),
             compress,
+            real_time: false,
         })?;
         device.moderate_cq(cqn, moderation(context))?;
         self.0.insert(cqn, crate::bits::array(context, 0));

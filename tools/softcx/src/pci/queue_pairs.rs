@@ -208,6 +208,7 @@ fn path(bytes: &[u8]) -> Path {
         dlid: ads::RLID.get(bytes) as u16,
         sl: ads::SL.get(bytes) as u8,
         src_path_bits: ads::MLID.get(bytes) as u8,
+        static_rate: ads::STAT_RATE.get(bytes) as u8,
         dmac: crate::bits::array(bytes, ads::RMAC),
         udp_sport: ads::UDP_SPORT.get(bytes) as u16,
         grh: ads::GRH.is_set(bytes).then(|| PathGrh {
@@ -256,13 +257,14 @@ fn describe(context: &mut [u8], state: QpState, attr: &QpAttr) {
         field.set(context, value);
     }
     let path = &mut context[qpc::PRIMARY_PATH..];
-    let fields: [(Field, u64); 6] = [
+    let fields: [(Field, u64); 7] = [
         (ads::PKEY_INDEX, attr.pkey_index.into()),
         (ads::PORT, attr.port.into()),
         (ads::ACK_TIMEOUT, attr.timeout.into()),
         (ads::RLID, attr.path.dlid.into()),
         (ads::SL, attr.path.sl.into()),
         (ads::MLID, attr.path.src_path_bits.into()),
+        (ads::STAT_RATE, attr.path.static_rate.into()),
     ];
     for (field, value) in fields {
         field.set(path, value);
