@@ -75,8 +75,9 @@ fn local_gid(context: &ContextInner, place: Place) -> Result<Option<LocalGid>, E
     }
     match context.choose_gid(place.port, place.want) {
         Ok(choice) => Ok(Some(LocalGid { index: choice.index, gid: choice.entry.gid, choice: Some(choice) })),
-        Err(error) if context.is_ethernet(place.port)? => Err(error),
-        Err(_) => Ok(None),
+        // No GID will do. What the kernel refused is no answer to that.
+        Err(Error::Invalid { .. }) if !context.is_ethernet(place.port)? => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

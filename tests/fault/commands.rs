@@ -1,5 +1,6 @@
 //! Commands of the data path: how many there are, and what their failure does.
 
+use crate::harness::skip;
 use crate::scene::{Freed, Scene, completions, recv, recv_shared, send};
 use crate::target::Target;
 use crate::tests;
@@ -16,6 +17,13 @@ tests! {
     refused_arm_ends_the_wait,
     completion_queue_that_is_not_mapped_after_a_resize,
     shared_receive_queue_that_is_not_mapped_after_a_resize,
+}
+
+/// Skips a test of what only Soft-RoCE's driver does; `others` says what is so with others.
+fn soft_roce_only(target: &Target, others: &str) {
+    if !target.kind.is_rxe() {
+        skip(format!("with other devices than Soft-RoCE {others}"));
+    }
 }
 
 /// One command per batch of sends, however long; none for receives, polling, an empty batch or a dropped one.
@@ -50,6 +58,7 @@ fn one_command_for_a_batch_and_none_to_poll(target: &Target) {
 
 /// What was in the ring when its doorbell was refused goes out with the next one, once.
 fn refused_doorbell_loses_nothing(target: &Target) {
+    soft_roce_only(target, "doorbells are no commands");
     let fault = Fault::new();
     let (mut scene, _context) = Scene::watched(target, &fault, &Freed::default());
     let (entry, remote) = (scene.entry(), scene.mr.remote(0).unwrap());
@@ -79,6 +88,7 @@ fn refused_doorbell_loses_nothing(target: &Target) {
 }
 
 fn refused_doorbell_keeps_the_slot_posted(target: &Target) {
+    soft_roce_only(target, "doorbells are no commands");
     let fault = Fault::new();
     let (mut scene, _context) = Scene::watched(target, &fault, &Freed::default());
     let (entry, remote) = (scene.entry(), scene.mr.remote(0).unwrap());
@@ -102,6 +112,7 @@ fn refused_doorbell_keeps_the_slot_posted(target: &Target) {
 
 /// Its buffer is in the ring, so the scope flushes it before it gives the buffer back.
 fn refused_doorbell_in_a_scope_ends_it(target: &Target) {
+    soft_roce_only(target, "doorbells are no commands");
     let fault = Fault::new();
     let (scene, context) = Scene::watched(target, &fault, &Freed::default());
     let remote = scene.mr.remote(0).unwrap();
@@ -124,6 +135,7 @@ fn refused_doorbell_in_a_scope_ends_it(target: &Target) {
 }
 
 fn refused_arm_ends_the_wait(target: &Target) {
+    soft_roce_only(target, "doorbells are no commands");
     let fault = Fault::new();
     let (mut scene, _context) = Scene::watched(target, &fault, &Freed::default());
     fault.fail_nth(0, Errno::ENOMEM);
@@ -139,6 +151,7 @@ fn refused_arm_ends_the_wait(target: &Target) {
 
 /// It says so until it is resized once more. What was in it and what came meanwhile is there then.
 fn completion_queue_that_is_not_mapped_after_a_resize(target: &Target) {
+    soft_roce_only(target, "queues are the program's own memory, and are not mapped");
     let fault = Fault::new();
     let (mut scene, context) = Scene::watched(target, &fault, &Freed::default());
     let (entry, remote) = (scene.entry(), scene.mr.remote(0).unwrap());
@@ -177,6 +190,7 @@ fn completion_queue_that_is_not_mapped_after_a_resize(target: &Target) {
 
 /// As above. What was posted is received into meanwhile; nothing can be posted.
 fn shared_receive_queue_that_is_not_mapped_after_a_resize(target: &Target) {
+    soft_roce_only(target, "queues are the program's own memory, and are not mapped");
     let fault = Fault::new();
     let (mut scene, context) = Scene::watched(target, &fault, &Freed::default());
     let entry = scene.entry();

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::target::Target;
-use ironverbs::sys::{Fault, Linux, Sys};
+use ironverbs::sys::{Fault, Sys};
 use ironverbs::{
     AccessFlags, CompChannel, Context, Cq, DeviceInfo, Error, Memory, Mr, Mw, Notify, Pd, PostError, Qp, QpBuilder,
     SendBatch, Sge, Srq, Wc,
@@ -37,8 +37,10 @@ pub struct Scene {
 
 /// How many commands to the kernel a [`Scene`] takes at least: opening, context, events, queries, PD, MR, channel, CQ and
 /// its mapping, its new size and mapping, the same for the SRQ, and its limit, two queue pairs with three mappings, their three
-/// changes of state, one arm, two windows.
-pub const FEWEST_COMMANDS: u64 = 30;
+/// changes of state, one arm, two windows. Queues of other devices than Soft-RoCE are the program's own memory, and are not mapped.
+pub fn fewest_commands(target: &Target) -> u64 {
+    if target.kind.is_rxe() { 30 } else { 20 }
+}
 
 impl Scene {
     /// Sets everything up. `context` keeps the context if that much succeeded.
@@ -54,7 +56,10 @@ impl Scene {
         cq.arm(Notify::Any)?;
         let mut srq = context.create_srq(&pd, 16)?;
         srq.arm_limit(1)?;
-        srq.resize(32)?;
+        if target.kind.is_rxe() {
+            // The driver of ConnectX adapters cannot.
+            srq.resize(32)?;
+        }
         let builder = || {
             let builder = QpBuilder::rc(&pd, &cq, &cq).port(target.port).access(AccessFlags::ALL);
             match target.gid_index {
@@ -71,7 +76,7 @@ impl Scene {
 
     /// As [`new`](Self::new), which must succeed, with every command seen by `fault`.
     pub fn watched(target: &Target, fault: &Fault, freed: &Freed) -> (Self, Context) {
-        let sys = fault.wrap_sys(Arc::new(Linux::new()));
+        let sys = fault.wrap_sys(target.host.sys());
         let mut context = None;
         let scene = Self::new(target, &*sys, &mut context, freed).unwrap();
         (scene, context.unwrap())
@@ -177,8 +182,27 @@ pub fn objects(target: &Target) -> Option<u64> {
     }
 }
 
-/// Mappings of device files in this process. Each one keeps its context's objects in the kernel.
+/// Mappings of device files in this process, or of a simulated device's memory. Each one keeps its context's objects in the
+/// kernel.
 pub fn device_mappings() -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().filter(|line| line.contains("uverbs")).map(str::to_string).collect()
+    let is_device = |line: &&str| line.contains("uverbs") || line.contains("memfd:softcx");
+    maps.lines().filter(is_device).map(str::to_string).collect()
+}
+
+/// There are as many as before.
+#[track_caller]
+pub fn assert_mappings(before: &[String], why: impl std::fmt::Display) {
+    // The kernel may show neighbours as one, so bytes are counted.
+    let bytes = |lines: &[String]| -> usize {
+        let ends =
+            lines.iter().map(|line| line.split(['-', ' ']).take(2).map(|n| usize::from_str_radix(n, 16).unwrap()));
+        ends.map(|mut ends| {
+            let start = ends.next().unwrap();
+            ends.next().unwrap() - start
+        })
+        .sum()
+    };
+    let now = device_mappings();
+    assert_eq!(bytes(&now), bytes(before), "{why}: {now:#?}, before: {before:#?}");
 }

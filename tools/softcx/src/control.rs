@@ -45,16 +45,18 @@ impl Control<'_> {
     }
 
     /// How many objects of each kind there are, by the names that `rdma resource show` has for them; `uar` are pages of
-    /// doorbell registers. Windows count as memory regions, `mr`.
-    pub fn objects(&self) -> [(&'static str, usize); 7] {
+    /// doorbell registers, `mw` memory windows.
+    pub fn objects(&self) -> [(&'static str, usize); 8] {
         let (qps, cqs, srqs) = self.numbers();
+        let windows = self.0.shared.mkeys.windows();
         let Device { pds, xrcds, uars, .. } = &*self.0;
         [
             ("pd", pds.len()),
             ("cq", cqs.len()),
             ("qp", qps.len()),
             ("srq", srqs.len()),
-            ("mr", self.mkeys()),
+            ("mr", self.mkeys() - windows),
+            ("mw", windows),
             ("xrcd", xrcds.len()),
             ("uar", uars.len()),
         ]

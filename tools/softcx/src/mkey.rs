@@ -175,6 +175,11 @@ impl Mkeys {
         self.table.len()
     }
 
+    /// How many of them are memory windows.
+    pub fn windows(&self) -> usize {
+        self.table.values().filter(|key| key.is_window).count()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
