@@ -1,6 +1,6 @@
 //! Post and poll allocate nothing: counted by an allocator that counts.
 //!
-//! On the device that `IRONVERBS_TEST_DEVICE` names, or else on a simulated mlx5 adapter; `IRONVERBS_TEST_PORT` (default 1) and `IRONVERBS_TEST_GID_INDEX` (default:
+//! On the device that `IRONVERBS_TEST_DEVICE` names, or else on a simulated mlx5 adapter, as on `sim:roce`; `sim:ib` is one on InfiniBand; `IRONVERBS_TEST_PORT` (default 1) and `IRONVERBS_TEST_GID_INDEX` (default:
 //! the one that fits best) choose the rest.
 //!
 //! # Safety argument
@@ -11,9 +11,9 @@
 
 use ironverbs::sys::Sys;
 use ironverbs::{
-    AccessFlags, Context, Cq, FlushLevel, FlushPlacement, GidIndex, Inline, InlinePieces, Mlx5, Mr, Mw, Pages, Pd,
-    Pool, PortNum, PreparedQp, Provider, QKey, Qp, QpBuilder, QpState, QpUpdate, RemoteAddr, Rxe, Sge, Wc, WcStatus,
-    WrFlags,
+    AccessFlags, Context, Cq, CqBuilder, Error, FlushLevel, FlushPlacement, GidIndex, Inline, InlinePieces, Mlx5, Mr,
+    Mw, Pages, Pd, Pool, PortNum, PreparedQp, Provider, QKey, Qp, QpBuilder, QpState, QpUpdate, RemoteAddr, Rxe, Sge,
+    Stamps, Wc, WcStatus, WrFlags,
 };
 use softcx::{Engine, SimDevice, SimHost};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -215,6 +215,157 @@ fn shared_receives<P: Provider>(context: &Context<P>) {
 }
 
 #[test]
+fn extended_connections_and_nops_allocate_nothing() {
+    let context = context();
+    if matches!(context.create_xrcd(), Err(Error::Unsupported { .. })) {
+        return println!("skipped: the driver has no extended reliable connections");
+    }
+    extended(&context);
+    if let Ok(context) = context.into_provider::<Mlx5>() {
+        extended(&context);
+    }
+}
+
+/// Sends to two shared receive queues of an XRC domain, receives there, and NOPs between.
+fn extended<P: Provider>(context: &Context<P>) {
+    let (pd, xrcd) = (context.alloc_pd().unwrap(), context.create_xrcd().unwrap());
+    let mr = pd.alloc_mr(4096, AccessFlags::ALL).unwrap();
+    let (mut sent, mut received) = (context.create_cq(DEPTH).unwrap(), context.create_cq(DEPTH).unwrap());
+    let mut queues = [(); 2].map(|()| context.srq_builder(&pd, DEPTH).xrc(&xrcd, &received).build().unwrap());
+    let srqns = [0, 1].map(|n: usize| queues[n].number());
+    let port = number("PORT").map_or(PortNum::ONE, |port| PortNum::new(port).unwrap());
+    let send = QpBuilder::xrc_send(&pd, &sent).port(port).max_inline_bytes(32).build().unwrap();
+    let recv = xrcd.recv_qp().port(port).access(AccessFlags::ALL).build().unwrap();
+    let (send_end, recv_end) = (send.endpoint(), recv.endpoint());
+    let _recv = recv.connect(&send_end).unwrap();
+    let mut qp = send.connect(&recv_end).unwrap();
+    let plain = QpBuilder::rc(&pd, &sent, &received).port(port).build().unwrap();
+    let itself = plain.endpoint();
+    let mut plain = plain.connect(&itself).unwrap();
+    let (sge, room, remote) = (mr.sge(0..8).unwrap(), mr.sge(64..256).unwrap(), mr.remote(1024).unwrap());
+    let mut round = || {
+        for queue in &mut queues {
+            let mut receives = queue.recv_batch();
+            (0..2).for_each(|wr_id| receives.recv(wr_id, &[room]).unwrap());
+            // SAFETY: the region outlives the queues, and nothing refers to its memory.
+            unsafe { receives.submit().unwrap() };
+        }
+        let mut sends = qp.send_batch();
+        for srqn in srqns {
+            let mut to = sends.to_srq(srqn);
+            to.send(1, WrFlags::SIGNALED, Inline(b"inline")).unwrap();
+            to.write_imm(2, WrFlags::SIGNALED, &[sge], remote, 3).unwrap();
+            to.write(3, WrFlags::SIGNALED, &[sge], remote).unwrap();
+            to.read(4, WrFlags::SIGNALED, &[sge], remote).unwrap();
+            to.fetch_add(5, WrFlags::SIGNALED, sge, remote, 1).unwrap();
+        }
+        // SAFETY: as above.
+        unsafe { sends.submit().unwrap() };
+        let mut nops = plain.send_batch();
+        nops.nop(6, WrFlags::SIGNALED).unwrap();
+        nops.nop(7, WrFlags::SIGNALED | WrFlags::FENCE).unwrap();
+        // SAFETY: NOPs name no memory.
+        unsafe { nops.submit().unwrap() };
+        (0..12).for_each(|_| assert_eq!(one(&mut sent).status(), WcStatus::SUCCESS));
+        (0..4).for_each(|_| assert_eq!(one(&mut received).status(), WcStatus::SUCCESS));
+    };
+    round();
+    let allocations = allocations(|| (0..ROUNDS).for_each(|_| round()));
+    assert_eq!(allocations, 0, "in {ROUNDS} rounds");
+}
+
+#[test]
+fn completions_of_every_kind_allocate_nothing() {
+    let context = context();
+    if matches!(context.cq_builder(8).entry_bytes(128).build(), Err(Error::Unsupported { .. })) {
+        return println!("skipped: the driver's completion queues have no options");
+    }
+    every_kind(&context);
+    if let Ok(context) = context.into_provider::<Mlx5>() {
+        every_kind(&context);
+    }
+}
+
+/// Entries of both sizes, stamped and packed; messages with immediate data, and inside their completion; and what is flushed.
+fn every_kind<P: Provider>(context: &Context<P>) {
+    type With<P> = for<'a> fn(CqBuilder<'a, P>) -> CqBuilder<'a, P>;
+    let kinds: [(&str, bool, With<P>); 5] = [
+        ("plain", false, |cq| cq),
+        ("with data inside", true, |cq| cq),
+        ("of 128 bytes, with data inside", true, |cq| cq.entry_bytes(128)),
+        ("stamped", false, |cq| cq.stamps(Stamps::Ticks)),
+        ("packed", false, |cq| cq.compressed(true)),
+    ];
+    let port = number("PORT").map_or(PortNum::ONE, |port| PortNum::new(port).unwrap());
+    for (name, inside, with) in kinds {
+        let pd = context.alloc_pd().unwrap();
+        let mr = pd.alloc_mr(4096, AccessFlags::ALL).unwrap();
+        let cq = || with(context.cq_builder(4 * DEPTH)).build();
+        let (mut sent, mut received) = match (cq(), cq()) {
+            (Ok(sent), Ok(received)) => (sent, received),
+            (Err(error), _) | (_, Err(error)) => {
+                println!("skipped: completions {name}: {error}");
+                continue;
+            }
+        };
+        let builder = QpBuilder::rc(&pd, &sent, &received).port(port).max_inline_bytes(32).access(AccessFlags::ALL);
+        let prepared = builder.max_send_wr(DEPTH).max_recv_wr(DEPTH).data_in_completions(inside).build().unwrap();
+        let itself = prepared.endpoint();
+        let mut qp = prepared.connect(&itself).unwrap();
+        let (room, remote) = (mr.sge(64..128).unwrap(), mr.remote(1024).unwrap());
+        let mut values: Vec<Wc> = Vec::with_capacity(DEPTH as usize);
+        let mut stamps = 0;
+        let mut round = |qp: &mut Qp<P>, is_last: bool| {
+            let mut receives = qp.recv_batch();
+            (0..8).for_each(|wr_id| receives.recv(wr_id, &[room]).unwrap());
+            // SAFETY: the region outlives the queue pair, and nothing refers to its memory.
+            unsafe { receives.submit().unwrap() };
+            if is_last {
+                return;
+            }
+            let mut sends = qp.send_batch();
+            for wr_id in 0..6 {
+                sends.send(wr_id, WrFlags::SIGNALED, Inline(b"inline")).unwrap();
+            }
+            sends.send_imm(6, WrFlags::SIGNALED, Inline(b"inline"), 1).unwrap();
+            sends.write_imm(7, WrFlags::SIGNALED, Inline(b"inline"), remote, 2).unwrap();
+            // SAFETY: inline payload.
+            unsafe { sends.submit().unwrap() };
+            let deadline = Deadline::new();
+            for cq in [&mut sent, &mut received] {
+                let mut left = 8;
+                while left > 0 {
+                    let mut completions = cq.poll().unwrap();
+                    while let Some(completion) = completions.next() {
+                        assert_eq!(completion.status(), WcStatus::SUCCESS, "{name}");
+                        stamps += u64::from(completion.timestamp().is_some());
+                        black_box((completion.inline_data(), completion.wc(), completion.outcome().is_ok()));
+                        left -= 1;
+                    }
+                    deadline.check();
+                }
+            }
+        };
+        round(&mut qp, false);
+        let counted = allocations(|| (0..ROUNDS / 4).for_each(|_| round(&mut qp, false)));
+        assert_eq!(counted, 0, "completions {name}");
+        // What is flushed.
+        round(&mut qp, true);
+        qp.to_error().unwrap();
+        let counted = allocations(|| {
+            let deadline = Deadline::new();
+            while values.len() < 8 {
+                values.extend(received.poll_one().unwrap());
+                deadline.check();
+            }
+        });
+        assert_eq!(counted, 0, "flushed completions {name}");
+        assert!(values.iter().all(|wc| wc.status() == WcStatus::WR_FLUSH_ERR), "{values:?}");
+        assert!(stamps > 0, "{name}");
+    }
+}
+
+#[test]
 fn pool_slots_go_round_without_allocating() {
     let context = context();
     Pair::new(&context).slots();
@@ -223,21 +374,22 @@ fn pool_slots_go_round_without_allocating() {
 /// The device to test on.
 fn context() -> Context {
     match env::var("IRONVERBS_TEST_DEVICE") {
-        Ok(name) if !name.is_empty() => Context::open(&name).unwrap(),
-        _ => simulated(),
+        Ok(name) if !name.is_empty() && !name.starts_with("sim:") => Context::open(&name).unwrap(),
+        name => simulated(name.is_ok_and(|name| name == "sim:ib")),
     }
 }
 
 /// An adapter that works on a thread of its own, whose allocations are not counted.
-fn simulated() -> Context {
+fn simulated(is_infiniband: bool) -> Context {
     static HOST: LazyLock<(SimHost, Engine)> = LazyLock::new(|| {
         let host = SimHost::new(1);
         host.add(SimDevice::roce("mlx5_0"));
+        host.add(SimDevice::infiniband("mlx5_1"));
         let engine = host.fabric().spawn();
         (host, engine)
     });
     let (host, _) = &*HOST;
-    Context::open_on(host, &host.devices().unwrap()[0]).unwrap()
+    Context::open_on(host, &host.devices().unwrap()[usize::from(is_infiniband)]).unwrap()
 }
 
 /// Two queue pairs of one device, connected to each other. All completions are signaled.

@@ -37,6 +37,8 @@ fn completion_wakes_the_task(target: &Target) {
                 assert_eq!(next(&mut cq).await, id);
                 crate::fixture::try_send(&mut b_qp, |batch| batch.send(id, WrFlags::SIGNALED, &[])).unwrap();
             }
+            // Kept: the last message may not have left yet.
+            (b_qp, cq)
         });
         let Side { mut qp, cq, .. } = a;
         let mut cq = AsyncCq::new(cq).unwrap();
@@ -45,7 +47,7 @@ fn completion_wakes_the_task(target: &Target) {
             crate::fixture::try_send(&mut qp, |batch| batch.send(id, WrFlags::SIGNALED, &[])).unwrap();
             assert_eq!(next(&mut cq).await, id);
         }
-        pong.await.unwrap();
+        drop(pong.await.unwrap());
     });
 }
 
