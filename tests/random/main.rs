@@ -38,6 +38,8 @@ fn memory_and_completions_are_as_in_the_reference() {
             panic!("IRONVERBS_TEST_SEED={seed} IRONVERBS_TEST_PROGRAMS=1 does it again\n{failure}");
         }
     }
+    let packed = world::PACKED.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(packed > 0 || programs < 100, "no completion came in a block");
 }
 
 /// Makes the program of a seed and runs it. A failure tells the smallest program that was found to fail.

@@ -9,6 +9,7 @@ use ironverbs::{
     Rc, Receives, Srq, Uc, Ud,
 };
 use softcx::{DeviceId, Disturbance, SimDevice, SimHost};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Everything that a program made, and what should be in it.
@@ -63,6 +64,9 @@ pub enum AnyQp {
 const SHARED_RECEIVES: usize = 24;
 pub const QKEY: QKey = QKey(0x1357_9bdf);
 
+/// Completions that came in blocks, of all programs so far.
+pub static PACKED: AtomicU64 = AtomicU64::new(0);
+
 /// Runs a program, and panics if anything is not as it should be.
 pub fn run(program: &Program) {
     let mut world = World::new(program);
@@ -74,6 +78,8 @@ pub fn run(program: &Program) {
     let reports = world.host.fabric().take_reports();
     assert!(reports.is_empty(), "misuse: {reports:#?}");
     let World { host, devices, sides, pairs, .. } = world;
+    let packed = devices.map(|device| host.with(device, |device| device.packed_completions()));
+    PACKED.fetch_add(packed.iter().sum(), Ordering::Relaxed);
     let contexts = [0, 1].map(|side| sides[side].context.clone());
     drop((pairs, sides));
     assert!(contexts.iter().all(|context| context.leaks().is_empty()));
@@ -300,10 +306,18 @@ impl Side {
             mr.write(0, &image).unwrap();
             image
         });
+        // Of every kind: what is packed, or in larger entries, is the same when it is read.
+        let cqs = (0..cqs)
+            .map(|_| match rng.u8(0..4) {
+                0 => context.cq_builder(4).entry_bytes(128).build().unwrap(),
+                1 => context.create_cq(4).unwrap(),
+                _ => context.cq_builder(4).compressed(true).build().unwrap(),
+            })
+            .collect();
         let srq =
             shared.then(|| context.srq_builder(&pd, SHARED_RECEIVES as u32).max_sge(ENTRIES as u32).build().unwrap());
         Self {
-            cqs: (0..cqs).map(|_| context.create_cq(4).unwrap()).collect(),
+            cqs,
             srq,
             shared: vec![],
             shared_area,
