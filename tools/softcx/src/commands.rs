@@ -270,6 +270,12 @@ impl Device {
         Ok(())
     }
 
+    /// Lets UMRs of the queue pair change every key that allows it, whatever its domain: the kernel driver's own.
+    pub fn set_privileged(&mut self, qpn: u32) -> Result<(), Refusal> {
+        self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?.privileged = true;
+        Ok(())
+    }
+
     /// Delivers datagrams sent to a multicast GID to the queue pair, too.
     pub fn attach_multicast(&mut self, gid: Gid, qpn: u32) -> Result<(), Refusal> {
         if !self.qps.get(&qpn).is_some_and(|q| q.spec.kind == QpKind::Ud) {

@@ -76,6 +76,8 @@ pub struct Mkey {
     pub qpn: Option<u32>,
     /// Whether UMR and remote invalidation may change it: a memory window.
     pub is_window: bool,
+    /// Whether a UMR of the driver's own queue pair ([`Device::set_privileged`](crate::Device::set_privileged)) may change it.
+    pub umr: bool,
 }
 
 /// Why a key does not lead to memory.

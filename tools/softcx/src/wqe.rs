@@ -97,6 +97,7 @@ pub struct Umr {
     pub access: Access,
     pub qpn: u32,
     pub variant: u8,
+    pub pd: u32,
     pub start: u64,
     pub len: u64,
     pub klms: Vec<(u32, u32, u64)>,
@@ -322,6 +323,7 @@ fn decode_umr(key: u32, rest: &mut Segments<'_>) -> Result<Umr, &'static str> {
         access,
         qpn: qpn_mkey >> 8,
         variant: qpn_mkey as u8,
+        pd: be32(context, mkey::FLAGS_PD) & 0xff_ffff,
         start: be64(context, mkey::START_ADDR),
         len: be64(context, mkey::LEN),
         klms: list

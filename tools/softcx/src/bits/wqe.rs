@@ -155,6 +155,8 @@ pub mod umr {
     pub const MASK_LEN: u64 = 1 << 0;
     /// `MKEY_MASK`: start address.
     pub const MASK_START: u64 = 1 << 6;
+    /// `MKEY_MASK`: protection domain.
+    pub const MASK_PD: u64 = 1 << 7;
     /// `MKEY_MASK`: key byte.
     pub const MASK_KEY: u64 = 1 << 13;
     /// `MKEY_MASK`: QP number.
@@ -179,6 +181,8 @@ pub mod mkey {
     pub const ACCESS: usize = 2;
     /// QP number (31:8; all ones: any), key byte (7:0).
     pub const QPN_MKEY: usize = 4;
+    /// Protection domain (23:0).
+    pub const FLAGS_PD: usize = 12;
     /// Start address, 64 bits.
     pub const START_ADDR: usize = 16;
     /// Length, 64 bits.

@@ -55,7 +55,7 @@ fn there_are(kind: u16) -> Option<Vec<u8>> {
     Some(caps)
 }
 
-const GENERAL: [(crate::bits::field::Field, u64); 67] = [
+const GENERAL: [(crate::bits::field::Field, u64); 66] = [
     (g::LOG_MAX_SRQ_SZ, 15),
     (g::LOG_MAX_QP_SZ, 15),
     (g::LOG_MAX_QP, 17),
@@ -85,9 +85,8 @@ const GENERAL: [(crate::bits::field::Field, u64); 67] = [
     (g::LOG_MAX_MSG, 30),
     (g::STAT_RATE_SUPPORT, 0x3ff),
     (g::CQE_VERSION, 1),
-    // Regions come as page lists of CREATE_MKEY, not through work requests of the driver's own.
+    // Regions come as page lists of CREATE_MKEY; only rights and domains change by work requests of the driver's own.
     (g::UMR_MODIFY_ENTITY_SIZE_DISABLED, 1),
-    (g::UMR_MODIFY_ATOMIC_DISABLED, 1),
     (g::UMR_INDIRECT_MKEY_DISABLED, 1),
     (g::UMR_FENCE, 2),
     (g::SCTR_DATA_CQE, 1),

@@ -138,6 +138,7 @@ pub(super) fn create_mkey(device: &mut Device, c: &mut Command<'_>) -> Result<()
         free,
         qpn: (qpn != ANY_QP).then_some(qpn),
         is_window: mode == mkc::mode::KEYS && free && mkc::UMR_ENABLE.is_set(context),
+        umr: mkc::UMR_ENABLE.is_set(context),
     });
     c.put_number(key >> 8);
     Ok(())

@@ -84,6 +84,7 @@ impl QueuePairs {
         let known = match service {
             service::QP0 => device.set_well_known(0, qpn),
             service::QP1 => device.set_well_known(1, qpn),
+            service::REG_UMR => device.set_privileged(qpn),
             _ => Ok(()),
         };
         if let Err(refusal) = known {

@@ -2,7 +2,7 @@
 
 use super::Qp;
 use crate::bits::wqe::umr;
-use crate::mkey::{Access, KeyRange, Translation};
+use crate::mkey::{Access, KeyRange, Mkey, Translation};
 use crate::report::{Misuse, WqeImage};
 use crate::shared::Shared;
 use crate::syndrome::Syndrome;
@@ -32,8 +32,9 @@ impl Qp {
                 }
             }
         }
-        let (pd, qpn) = (self.spec.pd, self.qpn);
-        let mkey = shared.mkeys.entry(change.key).filter(|m| m.is_window && m.pd == pd).ok_or(FAILED)?;
+        let (pd, qpn, privileged) = (self.spec.pd, self.qpn, self.privileged);
+        let may = |m: &&mut Mkey| m.is_window && m.pd == pd || m.umr && privileged;
+        let mkey = shared.mkeys.entry(change.key).filter(may).ok_or(FAILED)?;
         let bound_elsewhere = mkey.qpn.is_some_and(|owner| owner != qpn);
         if change.flags & umr::FAIL_IF_FREE != 0 && mkey.free
             || change.flags & umr::FAIL_IF_NOT_FREE != 0 && !mkey.free
@@ -44,6 +45,9 @@ impl Qp {
         }
         if covered(umr::MASK_FREE) {
             mkey.free = change.free;
+        }
+        if covered(umr::MASK_PD) && privileged {
+            mkey.pd = change.pd;
         }
         if covered(umr::MASK_KEY) {
             mkey.variant = change.variant;

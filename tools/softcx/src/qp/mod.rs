@@ -173,6 +173,8 @@ pub struct Qp {
     responder: Responder,
     /// Does nothing at all while set.
     pub(crate) stuck: bool,
+    /// The driver's own, which may change any key.
+    pub(crate) privileged: bool,
     /// The next send WQE fails with it.
     pub(crate) inject_send: Option<Syndrome>,
     /// The next receive WQE used fails with it.
@@ -193,6 +195,7 @@ impl Qp {
             requester: Requester::default(),
             responder: Responder::default(),
             stuck: false,
+            privileged: false,
             inject_send: None,
             inject_recv: None,
         }
@@ -214,7 +217,8 @@ impl Qp {
             QpState::Reset => {
                 self.give_back(shared);
                 let fresh = Self::new(self.qpn, self.spec.clone());
-                *self = Self { attr: std::mem::take(&mut self.attr), stuck: self.stuck, ..fresh };
+                let (stuck, privileged) = (self.stuck, self.privileged);
+                *self = Self { attr: std::mem::take(&mut self.attr), stuck, privileged, ..fresh };
             }
             QpState::Rtr => self.responder = Responder::start(self.attr.rq_psn),
             QpState::Rts if from == QpState::Rtr => self.requester = Requester::start(&self.attr),

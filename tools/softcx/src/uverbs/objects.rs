@@ -76,6 +76,7 @@ impl File {
                 free: false,
                 qpn: None,
                 is_window: false,
+                umr: false,
             })
         });
         let handle = state.insert(What::Mr { key, iova, len }, vec![request.u32(32)]);
@@ -140,6 +141,7 @@ impl File {
                 free: true,
                 qpn: None,
                 is_window: true,
+                umr: false,
             })
         });
         let handle = state.insert(What::Mw { key }, vec![call.request.u32(8)]);

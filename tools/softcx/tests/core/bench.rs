@@ -151,6 +151,7 @@ impl Side {
                 free: false,
                 qpn: None,
                 is_window: false,
+                umr: false,
             })
         })
     }

@@ -90,6 +90,7 @@ fn remote_keys_are_checked_for_everything() {
                         free: false,
                         qpn: None,
                         is_window: false,
+                        umr: false,
                     })
                 })
             })

@@ -19,6 +19,7 @@ fn window(side: &Side) -> u32 {
             free: true,
             qpn: None,
             is_window: true,
+            umr: false,
         })
     })
 }
