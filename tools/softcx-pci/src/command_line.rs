@@ -1,6 +1,8 @@
 //! The program: adapters for one QEMU, until it ends.
 
 use crate::Server;
+use crate::inherited;
+use crate::recorder::Recorder;
 use crate::qemu::{Interrupts, ProxyDevice};
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -8,8 +10,7 @@ use softcx::{DeviceSpec, Fabric, Port, Punish};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,6 +37,11 @@ struct Args {
     /// Where to write each command, and what the driver or a program did wrong.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+
+    /// Where to write each work queue entry that an adapter takes and each completion that it makes: a line each, with its bytes in
+    /// hexadecimal and what they say.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 /// Status that says that objects were left behind.
@@ -63,10 +69,10 @@ fn serve(args: &Args) -> Result<bool> {
     let log = log.map(|file| Arc::new(Mutex::new(file)));
     let fabric = Fabric::new(args.seed);
     let mut server = Server::new(&fabric);
-    let interrupts = Interrupts::new(inherited(args.interrupts)?);
+    let interrupts = Interrupts::new(inherited::socket(args.interrupts)?);
     for (device, number) in args.device.iter().zip(1_u16..) {
         let guid = 0x0200_5eff_fe00_0000 | u64::from(number);
-        server.add(ProxyDevice::new(inherited(*device)?, interrupts.clone()), |memory| DeviceSpec {
+        server.add(ProxyDevice::new(inherited::socket(*device)?, interrupts.clone()), |memory| DeviceSpec {
             name: format!("mlx5_{}", number - 1),
             memory,
             ports: vec![Port::infiniband(number, guid)],
@@ -82,9 +88,16 @@ fn serve(args: &Args) -> Result<bool> {
             function.set_log(move |what| write(&log, start, format_args!("mlx5_{number}: {what}")));
         }
     }
+    if let Some(log) = log {
+        server.set_reports(move |report| write(&log, start, format_args!("{report}")));
+    }
+    let recorder = args.record.as_ref().map(|path| Recorder::create(path)).transpose().context("cannot create the record")?;
+    if let Some(recorder) = &recorder {
+        server.functions().for_each(|function| recorder.watch(&fabric, function.device()));
+    }
     server.serve().context("the connection to QEMU is broken")?;
-    if let Some(log) = &log {
-        fabric.take_reports().iter().for_each(|report| write(log, start, format_args!("{report}")));
+    if let Some(recorder) = &recorder {
+        recorder.finish().context("cannot write the record")?;
     }
     let mut clean = true;
     for (function, number) in server.functions().zip(0..) {
@@ -101,14 +114,4 @@ fn write(log: &Mutex<File>, start: Instant, what: std::fmt::Arguments<'_>) {
     let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
     // A log that cannot be written is none; the guest goes on.
     let _ = writeln!(log, "{:10.6} {what}", start.elapsed().as_secs_f64());
-}
-
-/// A socket that this process was started with.
-#[allow(unsafe_code)]
-fn inherited(number: RawFd) -> Result<UnixStream> {
-    std::fs::read_link(format!("/proc/self/fd/{number}"))
-        .with_context(|| format!("descriptor {number} was not inherited"))?;
-    // SAFETY: it is open, and whoever named it on the command line gave it to this process for this.
-    let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    Ok(UnixStream::from(fd))
 }

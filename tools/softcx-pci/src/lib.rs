@@ -8,6 +8,8 @@
 //! [`run`] is the whole program, which `cargo vm --device softcx` starts.
 
 mod command_line;
+mod inherited;
+mod recorder;
 mod server;
 mod transport;
 

@@ -6,11 +6,12 @@
 //! shareable (`memory-backend-memfd,share=on`); an interrupt is raised after the access that caused it was answered; and the guest has
 //! one processor, for QEMU refuses an access while another to the same device waits for its answer, and loses it.
 
+use crate::inherited;
 use crate::transport::{Request, Transport};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recv, recvmsg};
 use softcx::pci::{Interrupt, Region};
 use std::io::{self, IoSliceMut, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -83,7 +84,7 @@ impl ProxyDevice {
             let mut fds = vec![];
             for control in received.cmsgs()? {
                 if let ControlMessageOwned::ScmRights(numbers) = control {
-                    fds.extend(numbers.into_iter().map(own));
+                    fds.extend(numbers.into_iter().map(inherited::received));
                 }
             }
             (received.bytes, fds)
@@ -95,13 +96,6 @@ impl ProxyDevice {
         let command = i32::from_ne_bytes(part(&header, 0));
         Ok(Some((command, u64::from_ne_bytes(part(&header, 8)), fds)))
     }
-}
-
-/// A descriptor that has just come with a message.
-#[allow(unsafe_code)]
-fn own(number: i32) -> OwnedFd {
-    // SAFETY: the kernel has made the descriptor for this process in `recvmsg`, and nothing else knows of it.
-    unsafe { OwnedFd::from_raw_fd(number) }
 }
 
 /// The bytes at `at`; past the end they are zero.

@@ -4,7 +4,7 @@ use crate::transport::{Request, Transport};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use softcx::pci::{Function, GuestMemory};
-use softcx::{DeviceId, DeviceSpec, Fabric};
+use softcx::{DeviceId, DeviceSpec, Fabric, Report};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ pub struct Server<T> {
     fabric: Fabric,
     start: Instant,
     adapters: Vec<Adapter<T>>,
+    reports: Box<dyn FnMut(&Report)>,
 }
 
 struct Adapter<T> {
@@ -29,7 +30,7 @@ struct Adapter<T> {
 impl<T: Transport> Server<T> {
     /// A server without adapters, which moves `fabric` in real time.
     pub fn new(fabric: &Fabric) -> Self {
-        Self { fabric: fabric.clone(), start: Instant::now(), adapters: vec![] }
+        Self { fabric: fabric.clone(), start: Instant::now(), adapters: vec![], reports: Box::new(|_| {}) }
     }
 
     /// Adds an adapter for the guest at the other end of `transport`. `spec` gets the guest's memory.
@@ -46,11 +47,19 @@ impl<T: Transport> Server<T> {
         self.adapters.iter_mut().map(|adapter| &mut adapter.function)
     }
 
+    /// Who hears, from now on, what drivers and programs do wrong.
+    pub fn set_reports(&mut self, reports: impl FnMut(&Report) + 'static) {
+        self.reports = Box::new(reports);
+    }
+
     /// Serves until no guest is left.
     pub fn serve(&mut self) -> io::Result<()> {
         while self.adapters.iter().any(|adapter| adapter.transport.is_some()) {
             let now = self.start.elapsed();
             let moved = self.fabric.step(now);
+            if moved {
+                self.fabric.take_reports().iter().for_each(&mut self.reports);
+            }
             for adapter in &mut self.adapters {
                 adapter.tell()?;
             }

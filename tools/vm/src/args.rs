@@ -37,6 +37,10 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub mtu: Option<u32>,
 
+    /// A file for each work queue entry that the adapters take and each completion that they make, in hexadecimal and in words.
+    #[arg(long, value_name = "FILE")]
+    pub device_record: Option<PathBuf>,
+
     /// Virtual CPUs. By default 2, or 1 with --icount; always 1 with softcx.
     ///
     /// On one, a program that polls starves rxe's kernel workers.

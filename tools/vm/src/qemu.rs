@@ -44,7 +44,8 @@ pub fn start(args: &Args, kernel: &Kernel, initrd: &File, shares: &[PathBuf]) ->
     inherit(initrd.as_fd())?;
 
     let count = args.device.adapters();
-    let mut adapters = if count == 0 { None } else { Some(Adapters::start(count, args.device_log.as_deref())?) };
+    let (log, record) = (args.device_log.as_deref(), args.device_record.as_deref());
+    let mut adapters = if count == 0 { None } else { Some(Adapters::start(count, log, record)?) };
     let mut words = arguments(args, &kernel.image, initrd.as_raw_fd(), ends.map(AsRawFd::as_raw_fd), shares);
     if let Some(adapters) = &adapters {
         words.extend(adapters.options()?);

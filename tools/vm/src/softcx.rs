@@ -28,7 +28,7 @@ pub struct Adapters {
 
 impl Adapters {
     /// Starts `count` adapters.
-    pub fn start(count: u32, log: Option<&Path>) -> Result<Adapters> {
+    pub fn start(count: u32, log: Option<&Path>, record: Option<&Path>) -> Result<Adapters> {
         let pairs = (0..=count).map(|_| UnixStream::pair()).collect::<Result<Vec<_>, _>>()?;
         let (mut ours, mut ends): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let interrupts = ours.pop().context("there is a socket for interrupts")?;
@@ -38,8 +38,8 @@ impl Adapters {
         for stream in &ours {
             words.extend(["--device".into(), stream.as_raw_fd().to_string().into()]);
         }
-        if let Some(path) = log {
-            words.extend(["--log".into(), path.into()]);
+        for (option, path) in [("--log", log), ("--record", record)] {
+            words.extend(path.into_iter().flat_map(|path| [option.into(), path.into()]));
         }
         for stream in ours.iter().chain([&interrupts]) {
             inherit(stream.as_fd())?;

@@ -30,15 +30,29 @@ mod at {
     pub const MSIX: usize = 0x40;
     /// High byte of its control word: enable (7), mask all (6).
     pub const MSIX_CONTROL: usize = MSIX + 3;
+    /// 32 bits: a [`Fault`](super::Fault) to make. In no capability: the device's own.
+    pub const FAULT: usize = 0xf0;
+}
+
+/// What a test in the guest can make happen, by a store of its number into the 32 bits at 0xf0 of the configuration space: with
+/// `setpci -s SLOT f0.l=NUMBER`, or by writing the file `config` of the device in sysfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// 1: the port goes down.
+    PortDown = 1,
+    /// 2: the port comes back.
+    PortUp = 2,
+    /// 3: the firmware fails for good, and says so in its health buffer. It comes back when a driver gives it a command queue.
+    Fatal = 3,
 }
 
 /// 256 bytes of configuration space.
 #[derive(Debug)]
-pub(super) struct ConfigSpace([u8; 256]);
+pub(super) struct ConfigSpace([u8; 256], Option<Fault>);
 
 impl ConfigSpace {
     pub fn new() -> Self {
-        let mut space = Self([0; 256]);
+        let mut space = Self([0; 256], None);
         space.put(at::VENDOR, &VENDOR.to_le_bytes());
         space.put(at::DEVICE, &DEVICE.to_le_bytes());
         // There is a list of capabilities.
@@ -72,6 +86,10 @@ impl ConfigSpace {
 
     /// Stores the bytes that can be stored.
     pub fn write(&mut self, offset: usize, value: u32, len: usize) {
+        if (offset, len) == (at::FAULT, 4) {
+            let all = [Fault::PortDown, Fault::PortUp, Fault::Fatal];
+            self.1 = all.into_iter().find(|fault| *fault as u32 == value);
+        }
         for (at, byte) in (offset..).zip(value.to_le_bytes()).take(len) {
             match at {
                 at::BAR0..=0x13 => {
@@ -84,6 +102,11 @@ impl ConfigSpace {
                 _ => {}
             }
         }
+    }
+
+    /// Takes out the fault that is to be made.
+    pub fn take_fault(&mut self) -> Option<Fault> {
+        self.1.take()
     }
 
     /// Where the BAR is, if memory accesses are decoded.

@@ -1,7 +1,7 @@
 //! The PCI function: what is where in its BAR, and what stores there set off.
 
 use super::command_queue;
-use super::config_space::{BAR_BYTES, ConfigSpace, MSIX_PENDING, MSIX_TABLE};
+use super::config_space::{BAR_BYTES, ConfigSpace, Fault, MSIX_PENDING, MSIX_TABLE};
 use super::firmware::Firmware;
 use super::msix::{Interrupt, Msix, TABLE_BYTES};
 use super::segment::Segment;
@@ -132,7 +132,12 @@ impl Function {
                     let word = crate::bits::be32(word, 0);
                     match at {
                         segment::CMD_DOORBELL => self.stores.push(Store::Commands(word)),
-                        _ => self.segment.write(at, word),
+                        _ => {
+                            if self.segment.write(at, word) {
+                                self.fabric.with(self.id, |device| device.reset());
+                                self.firmware = Firmware::default();
+                            }
+                        }
                     }
                 }
             }
@@ -163,6 +168,9 @@ impl Function {
 
     /// Does what stores have set off, and passes on what the device has to tell.
     pub fn run(&mut self) {
+        if let Some(fault) = self.config.take_fault() {
+            self.make(fault);
+        }
         for store in std::mem::take(&mut self.stores) {
             match store {
                 Store::Commands(entries) => {
@@ -180,6 +188,21 @@ impl Function {
             }
         }
         self.tell();
+    }
+
+    /// Makes a fault, as a test in the guest can.
+    pub fn make(&mut self, fault: Fault) {
+        (self.log)(format_args!("fault: {fault:?}"));
+        let port = |active| self.fabric.with(self.id, |device| device.control().set_port_active(1, active));
+        match fault {
+            // There is a port 1.
+            Fault::PortDown => drop(port(false)),
+            Fault::PortUp => drop(port(true)),
+            Fault::Fatal => {
+                self.fabric.with(self.id, |device| device.control().die());
+                self.segment.fail();
+            }
+        }
     }
 
     /// Passes on what the device has to tell: events go into event queues.

@@ -13,6 +13,8 @@
 //!
 //! What it does not: Ethernet ports, virtual functions, flow steering, DEVX, on-demand paging, memory registration by UMR.
 //! Capabilities say so, and commands for it answer that there is no such opcode.
+//!
+//! A test in the guest can make some [`Fault`]s by itself.
 
 mod capabilities;
 mod command;
@@ -30,7 +32,7 @@ mod queue_pairs;
 mod receive_queues;
 mod segment;
 
-pub use config_space::BAR_BYTES;
+pub use config_space::{BAR_BYTES, Fault};
 pub use function::Function;
 pub use guest_memory::{GuestMemory, Region};
 pub use msix::Interrupt;

@@ -21,7 +21,7 @@ pub(super) struct Segment {
     queue_low: u32,
     health_counter: u32,
     /// Why the firmware is not well; zero: it is.
-    pub syndrome: u8,
+    syndrome: u8,
     /// The firmware does nothing any more.
     pub stopped: bool,
 }
@@ -66,11 +66,29 @@ impl Segment {
         }
     }
 
-    pub fn write(&mut self, offset: u64, value: u32) {
+    /// True if this gives a firmware that has failed a command queue: it is to begin anew.
+    pub fn write(&mut self, offset: u64, value: u32) -> bool {
         match offset {
             at::CMDQ_ADDR_HIGH => self.queue_high = value,
-            at::CMDQ_ADDR_LOW => self.queue_low = value,
+            at::CMDQ_ADDR_LOW => {
+                /// State of the driver's interface: whole.
+                const FULL_DRIVER: u32 = 0;
+                self.queue_low = value;
+                let revives = self.stopped && value >> 8 & 7 == FULL_DRIVER;
+                if revives {
+                    (self.stopped, self.syndrome) = (false, 0);
+                }
+                return revives;
+            }
             _ => {}
         }
+        false
+    }
+
+    /// The firmware fails.
+    pub fn fail(&mut self) {
+        /// Assertion of the firmware.
+        const FIRMWARE_ASSERTION: u8 = 0x01;
+        (self.stopped, self.syndrome) = (true, FIRMWARE_ASSERTION);
     }
 }

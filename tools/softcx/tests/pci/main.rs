@@ -3,5 +3,6 @@
 
 mod commands;
 mod driver;
+mod faults;
 mod objects;
 mod traffic;

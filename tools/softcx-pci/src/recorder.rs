@@ -1,0 +1,82 @@
+//! A record of what passes between rings and adapters.
+
+use softcx::{DeviceId, Entry, Fabric, SendWqe, Tapped, scatter_list};
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A file with a line for each entry: seconds, device, kind of entry, numbers, the bytes in hexadecimal; behind `#` what they say.
+pub(crate) struct Recorder(Arc<Mutex<BufWriter<File>>>);
+
+impl Recorder {
+    pub fn create(path: &Path) -> io::Result<Self> {
+        Ok(Self(Arc::new(Mutex::new(BufWriter::new(File::create(path)?)))))
+    }
+
+    /// Records what a device does from now on.
+    pub fn watch(&self, fabric: &Fabric, id: DeviceId) {
+        let file = Arc::clone(&self.0);
+        let record = move |tapped: &Tapped<'_>| {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            // What cannot be written is told at the end.
+            let _ = writeln!(file, "{}", Line(tapped));
+        };
+        fabric.with(id, |device| device.control().tap(record));
+    }
+
+    /// Everything is in the file.
+    pub fn finish(&self) -> io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
+    }
+}
+
+struct Line<'a>(&'a Tapped<'a>);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tapped { device, at, entry } = self.0;
+        write!(f, "{:.6} {device} ", at.as_secs_f64())?;
+        match *entry {
+            Entry::Send { qpn, kind, index, bytes } => {
+                write!(f, "send qp={qpn:#x} kind={kind:?} index={index} hex={} # ", Hex(bytes))?;
+                match SendWqe::decode(bytes, kind) {
+                    Ok(wqe) => write!(f, "{wqe:?}"),
+                    Err(why) => f.write_str(why),
+                }
+            }
+            Entry::Receive { number, linked, index, bytes } => {
+                let (queue, head) = if linked { ("srq", 16) } else { ("qp", 0) };
+                let list = scatter_list(bytes.get(head..).unwrap_or_default());
+                write!(f, "receive {queue}={number:#x} index={index} hex={} # {list:?}", Hex(bytes))
+            }
+            Entry::Completion { cqn, bytes, before } => {
+                write!(f, "completion cq={cqn:#x} hex={}{}", Hex(before.unwrap_or_default()), Hex(bytes))?;
+                describe_completion(f, bytes)
+            }
+            _ => f.write_str("unknown"),
+        }
+    }
+}
+
+fn describe_completion(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    use softcx::bits::{be16, be32, cqe};
+    let Some(last) = bytes.get(cqe::OP_OWN) else { return Ok(()) };
+    let sop_qpn = be32(bytes, cqe::SOP_QPN);
+    write!(f, " # opcode {}, QP {:#x}, counter {}", last >> 4, sop_qpn & 0xff_ffff, be16(bytes, cqe::WQE_COUNTER))?;
+    match last >> 4 {
+        cqe::opcode::REQ_ERR | cqe::opcode::RESP_ERR => write!(f, ", syndrome {:#x}", bytes[cqe::SYNDROME]),
+        _ => write!(f, ", send opcode {:#x}, {} bytes", sop_qpn >> 24, be32(bytes, cqe::BYTE_CNT)),
+    }
+}
+
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::with_capacity(2 * self.0.len());
+        self.0.iter().try_for_each(|byte| write!(text, "{byte:02x}"))?;
+        f.write_str(&text)
+    }
+}
