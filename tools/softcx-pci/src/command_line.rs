@@ -2,8 +2,8 @@
 
 use crate::Server;
 use crate::inherited;
-use crate::recorder::Recorder;
 use crate::qemu::{Interrupts, ProxyDevice};
+use crate::recorder::Recorder;
 use anyhow::{Context, Result};
 use clap::Parser;
 use softcx::{DeviceSpec, Fabric, Port, Punish};
@@ -91,7 +91,8 @@ fn serve(args: &Args) -> Result<bool> {
     if let Some(log) = log {
         server.set_reports(move |report| write(&log, start, format_args!("{report}")));
     }
-    let recorder = args.record.as_ref().map(|path| Recorder::create(path)).transpose().context("cannot create the record")?;
+    let recorder =
+        args.record.as_ref().map(|path| Recorder::create(path)).transpose().context("cannot create the record")?;
     if let Some(recorder) = &recorder {
         server.functions().for_each(|function| recorder.watch(&fabric, function.device()));
     }

@@ -198,7 +198,11 @@ fn the_messages_of_a_proxy_device_are_understood() {
         (3, config(0x10, 0, 4), "ConfigRead { offset: 16, len: 4 }"),
         (2, config(4, 6, 2), "ConfigWrite { offset: 4, value: 6, len: 2 }"),
         (5, bar(BAR, 0, 8), "BarRead { address: 4194304000, len: 8 }"),
-        (4, bar(BAR + 8, 0x1122_3344_5566_7788, 8), "BarWrite { address: 4194304008, value: 1234605616436508552, len: 8 }"),
+        (
+            4,
+            bar(BAR + 8, 0x1122_3344_5566_7788, 8),
+            "BarWrite { address: 4194304008, value: 1234605616436508552, len: 8 }",
+        ),
         (7, vec![], "Reset"),
         (6, vec![], "Other"),
     ];
