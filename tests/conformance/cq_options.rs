@@ -17,6 +17,7 @@ tests! {
     packed_completions_are_all_there,
     packed_completions_survive_errors_and_a_new_size,
     sizes_of_entries_are_two,
+    short_messages_come_inside_completions,
     completions_tell_when_they_were_made,
     the_devices_clock_runs,
     a_device_that_keeps_no_time_says_so,
@@ -55,6 +56,15 @@ fn a_driver_without_them_says_so(target: &Target) {
 
 /// Sends and receives of a pair, each on a queue of its own that `with` makes.
 fn rig(target: &Target, with: impl Fn(CqBuilder<'static>) -> CqBuilder<'static>) -> (Context, Cq, Cq, Qp, Qp, Mr) {
+    rig_of(target, with, false)
+}
+
+/// As [`rig`], of queue pairs whose data may come inside completions.
+fn rig_of(
+    target: &Target,
+    with: impl Fn(CqBuilder<'static>) -> CqBuilder<'static>,
+    data_in_completions: bool,
+) -> (Context, Cq, Cq, Qp, Qp, Mr) {
     let context = target.open();
     let cq = || with(context.cq_builder(64)).build().unwrap();
     let (sends, receives) = (cq(), cq());
@@ -63,6 +73,7 @@ fn rig(target: &Target, with: impl Fn(CqBuilder<'static>) -> CqBuilder<'static>)
     let build = || {
         let builder = QpBuilder::rc(&pd, &sends, &receives).port(target.port).access(AccessFlags::ALL);
         let builder = builder.max_send_wr(64).max_recv_wr(64).max_inline_bytes(32);
+        let builder = builder.data_in_completions(data_in_completions);
         match target.gid_index {
             Some(index) => builder.gid_index(index),
             None => builder,
@@ -181,6 +192,37 @@ fn sizes_of_entries_are_two(target: &Target) {
             assert!(matches!(error, Error::Unsupported { by: Lacking::Device, .. }), "{error}");
             assert!(error.to_string().contains("compressed completions in entries of 128 bytes"), "{error}");
         }
+    }
+}
+
+/// The device chooses where a message goes; what it was is the same.
+fn short_messages_come_inside_completions(target: &Target) {
+    only_if_there(target);
+    let (_context, mut sends, mut receives, mut a, mut b, mr) = rig_of(target, |builder| builder, true);
+    let mut inside = 0;
+    for len in 0..=32_u8 {
+        try_recv(&mut b, |batch| batch.recv(len.into(), &[mr.sge(..32).unwrap()])).unwrap();
+        let bytes: Vec<u8> = (0..len).map(|i| i ^ len).collect();
+        try_send(&mut a, |batch| batch.send(1, WrFlags::SIGNALED, Inline(&bytes))).unwrap();
+        completions(&mut sends, 1);
+        let patience = crate::fixture::Patience::new();
+        let data = loop {
+            if let Some(completion) = receives.poll().unwrap().next() {
+                assert_eq!(completion.outcome().unwrap().byte_len, len.into());
+                break completion.inline_data();
+            }
+            patience.check("a message comes");
+        };
+        let mut got = vec![0; len.into()];
+        match data {
+            Some(data) => got.copy_from_slice(&data),
+            None => mr.read(0, &mut got).unwrap(),
+        }
+        inside += u32::from(data.is_some());
+        assert_eq!(got, bytes);
+    }
+    if inside > 0 {
+        seen::works("data in completions");
     }
 }
 
