@@ -15,6 +15,8 @@ use std::process::{Command, Stdio};
 const TIMES: usize = 10;
 /// By how much the ways may differ per call: arguments, the call itself, and what looks at the answer.
 const CALL: f64 = 25.0;
+/// And by which part of the count besides, since they are two programs, whose loops the compiler may turn out differently.
+const COMPILER: f64 = 0.08;
 
 /// Compares callgrind's counts with those of `cargo rings --mlx5`.
 #[derive(Parser)]
@@ -42,6 +44,9 @@ fn main() -> Result<()> {
 fn run(name: &str) -> Result<()> {
     let operation = Operation::named(name).with_context(|| format!("no operation {name}"))?;
     let mut rig = Rig::new(1).map_err(|error| anyhow::anyhow!("{error}"))?;
+    // The first poll learns of the queue pair, and is none of the measured ones.
+    Operation::named("poll").context("nothing polls")?.before(&mut rig, 1);
+    rig.drain();
     for _ in 0..TIMES {
         operation.before(&mut rig, 1);
         operation.run(&mut rig);
@@ -70,7 +75,7 @@ fn callgrind() -> Result<()> {
         let theirs = per_request.with_context(|| format!("cargo rings does not count {}", operation.name))?
             * operation.requests as f64;
         println!("{:24}{ours:>12.1}{theirs:>12.1}", operation.name);
-        if !(0.0..=CALL).contains(&(theirs - ours)) {
+        if (theirs - ours).abs() > CALL + COMPILER * theirs {
             faults.push(operation.name);
         }
     }
