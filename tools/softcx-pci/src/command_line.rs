@@ -30,6 +30,10 @@ struct Args {
     #[arg(long, value_name = "FD")]
     interrupts: RawFd,
 
+    /// Let the adapters have BlueFlame: a small work request goes into a register whole.
+    #[arg(long)]
+    blue_flame: bool,
+
     /// Seed of all chance.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -81,6 +85,7 @@ fn serve(args: &Args) -> Result<bool> {
             punish: Punish { poison: false, scribble: false, reorder: true },
         });
     }
+    server.functions().for_each(|function| function.set_blue_flame(args.blue_flame));
     let start = Instant::now();
     if let Some(log) = &log {
         for (function, number) in server.functions().zip(0..) {

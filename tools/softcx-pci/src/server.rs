@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 /// The shortest sleep until something is due: less would be none.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 
+/// How long a store into a send register waits for the next, which may be part of the same BlueFlame copy. An emulated processor takes
+/// less from one to the next.
+const LONGEST_HOLD: Duration = Duration::from_micros(150);
+
 /// Adapters of guests, on one fabric.
 pub struct Server<T> {
     fabric: Fabric,
@@ -70,7 +74,9 @@ impl<T: Transport> Server<T> {
 
     /// Waits for guests, not at all if the fabric has more to do, and answers a request of each that has one.
     fn wait(&mut self, now: Duration, moved: bool) -> io::Result<()> {
+        let holds = self.adapters.iter().any(|adapter| adapter.function.holds());
         let sleep = match self.fabric.deadline() {
+            _ if holds => Some(LONGEST_HOLD),
             _ if moved => Some(Duration::ZERO),
             Some(at) => Some(at.saturating_sub(now).max(SHORTEST_SLEEP)),
             None => None,
@@ -81,6 +87,14 @@ impl<T: Transport> Server<T> {
             .filter_map(|a| Some(PollFd::new(a.transport.as_ref()?.waits_on(), PollFlags::POLLIN)))
             .collect();
         match ppoll(&mut set, sleep.map(TimeSpec::from_duration), None) {
+            Ok(0) if holds => {
+                drop(waiting);
+                for adapter in &mut self.adapters {
+                    adapter.function.release();
+                    adapter.function.run();
+                }
+                return Ok(());
+            }
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }

@@ -49,6 +49,17 @@ impl Device {
         }
     }
 
+    /// A BlueFlame store: a whole WQE goes into a send register, its first 8 bytes in place of the doorbell. The device takes
+    /// that WQE from the copy.
+    pub fn blue_flame(&mut self, page: u32, offset: usize, copy: &[u8]) {
+        let value = crate::bits::be64(copy, 0);
+        self.doorbell(page, offset, value);
+        self.check_image(value, copy.get(8..).unwrap_or_default());
+        if let Some(qp) = self.qps.get_mut(&SendRing::names(value)) {
+            qp.take_copy(copy);
+        }
+    }
+
     pub(crate) fn arm_cq(&mut self, cqn: u32, word: Option<u32>) {
         let Some(cq) = self.shared.cqs.get_mut(&cqn) else { return };
         let misuse = match cq.arm(&*self.shared.memory, word) {

@@ -29,6 +29,10 @@ pub struct Args {
     #[arg(long, value_name = "KIND", value_parser = Device::parse, default_value = "none")]
     pub device: Device,
 
+    /// Let software ConnectX adapters have BlueFlame: a small work request goes into a register whole.
+    #[arg(long)]
+    pub blue_flame: bool,
+
     /// A file for what the software ConnectX adapters have to say: each firmware command, and misuse.
     #[arg(long, value_name = "FILE")]
     pub device_log: Option<PathBuf>,

@@ -43,9 +43,7 @@ pub fn start(args: &Args, kernel: &Kernel, initrd: &File, shares: &[PathBuf]) ->
     }
     inherit(initrd.as_fd())?;
 
-    let count = args.device.adapters();
-    let (log, record) = (args.device_log.as_deref(), args.device_record.as_deref());
-    let mut adapters = if count == 0 { None } else { Some(Adapters::start(count, log, record)?) };
+    let mut adapters = Adapters::start(args)?;
     let mut words = arguments(args, &kernel.image, initrd.as_raw_fd(), ends.map(AsRawFd::as_raw_fd), shares);
     if let Some(adapters) = &adapters {
         words.extend(adapters.options()?);

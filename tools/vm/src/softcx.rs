@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::process::{Child, Command, ExitCode};
 
 use anyhow::{Context, Result};
 
+use crate::args::Args;
 use crate::qemu::inherit;
 
 /// First argument of this program's own executable when it is that process.
@@ -27,8 +27,12 @@ pub struct Adapters {
 }
 
 impl Adapters {
-    /// Starts `count` adapters.
-    pub fn start(count: u32, log: Option<&Path>, record: Option<&Path>) -> Result<Adapters> {
+    /// Starts the adapters that the arguments want; `None` if they want none.
+    pub fn start(args: &Args) -> Result<Option<Adapters>> {
+        let count = args.device.adapters();
+        if count == 0 {
+            return Ok(None);
+        }
         let pairs = (0..=count).map(|_| UnixStream::pair()).collect::<Result<Vec<_>, _>>()?;
         let (mut ours, mut ends): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let interrupts = ours.pop().context("there is a socket for interrupts")?;
@@ -38,15 +42,18 @@ impl Adapters {
         for stream in &ours {
             words.extend(["--device".into(), stream.as_raw_fd().to_string().into()]);
         }
-        for (option, path) in [("--log", log), ("--record", record)] {
-            words.extend(path.into_iter().flat_map(|path| [option.into(), path.into()]));
+        for (option, path) in [("--log", &args.device_log), ("--record", &args.device_record)] {
+            words.extend(path.iter().flat_map(|path| [option.into(), path.into()]));
+        }
+        if args.blue_flame {
+            words.push("--blue-flame".into());
         }
         for stream in ours.iter().chain([&interrupts]) {
             inherit(stream.as_fd())?;
         }
         let executable = std::env::current_exe().context("cannot find this program's own file")?;
         let process = Command::new(executable).args(words).spawn().context("cannot start the adapters' process")?;
-        Ok(Adapters { process, ends: Some((ends, interrupts_end)) })
+        Ok(Some(Adapters { process, ends: Some((ends, interrupts_end)) }))
     }
 
     /// QEMU's options for the adapters. Its ends of the sockets are inherited by what is started next.

@@ -215,18 +215,29 @@ pub mod xrc_srqc {
 /// Work queue (WQ) of a receive memory pool context (RMPC), which it follows at byte 48; page list at byte 192.
 pub mod wq {
     use super::{Field, at};
-    /// Byte of the work queue in the receive memory pool context.
+    /// Byte of the work queue in the receive memory pool context and in the send queue context.
     pub const IN_RMPC: usize = 0x30;
     /// Byte of the page list.
     pub const PAGES: usize = 0xc0;
     pub const PAGE_OFFSET: Field = at(0x2b, 5);
     pub const LIMIT: Field = at(0x30, 16);
     pub const PD: Field = at(0x48, 24);
+    pub const UAR_PAGE: Field = at(0x68, 24);
     pub const RECORD: Field = at(0x80, 64);
     /// Log of the bytes of a WQE.
     pub const LOG_STRIDE: Field = at(0x10c, 4);
     pub const LOG_PAGE_SIZE: Field = at(0x113, 5);
     pub const LOG_SIZE: Field = at(0x11b, 5);
+}
+
+/// Send queue context (SQC), of send queues by themselves; its work queue ([`wq`]) follows at byte 48.
+pub mod sqc {
+    use super::{Field, at};
+    /// 0: reset; 1: ready; 3: error.
+    pub const STATE: Field = at(0x08, 4);
+    pub const USER_INDEX: Field = at(0x28, 24);
+    pub const CQN: Field = at(0x48, 24);
+    pub const READY: u64 = 1;
 }
 
 /// State of a receive memory pool (RMPC): 1 is ready.

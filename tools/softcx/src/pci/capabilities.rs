@@ -11,15 +11,21 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct Capabilities {
     set: BTreeMap<u16, Vec<u8>>,
+    /// Send registers take whole WQEs.
+    blue_flame: bool,
 }
 
 impl Capabilities {
+    pub fn new(blue_flame: bool) -> Self {
+        Self { set: BTreeMap::new(), blue_flame }
+    }
+
     /// QUERY_HCA_CAP: type in 15:1 of the modifier; bit 0 asks for those in force.
     pub fn query(&self, command: &mut Command<'_>) -> Result<(), Status> {
         let (kind, in_force) = (command.modifier >> 1, command.modifier & 1 == 1);
         let all = match (in_force, self.set.get(&kind)) {
             (true, Some(set)) => set.clone(),
-            _ => there_are(kind).ok_or(Status(status::BAD_PARAM))?,
+            _ => self.there_are(kind).ok_or(Status(status::BAD_PARAM))?,
         };
         command.output(16, AREA_BYTES)[..BYTES].copy_from_slice(&all);
         Ok(())
@@ -28,7 +34,7 @@ impl Capabilities {
     /// SET_HCA_CAP: those in force from now on.
     pub fn set(&mut self, device: &mut Device, command: &Command<'_>) -> Result<(), Status> {
         let kind = command.modifier >> 1;
-        let mut set = there_are(kind).ok_or(Status(status::BAD_PARAM))?;
+        let mut set = self.there_are(kind).ok_or(Status(status::BAD_PARAM))?;
         let wanted = command.context(16, BYTES)?;
         if kind == kind::ATOMIC {
             // The order of results is all that can be chosen.
@@ -40,22 +46,27 @@ impl Capabilities {
         self.set.insert(kind, set);
         Ok(())
     }
-}
 
-fn there_are(kind: u16) -> Option<Vec<u8>> {
-    let mut caps = vec![0; BYTES];
-    let list: &[_] = match kind {
-        kind::GENERAL => &GENERAL,
-        kind::ATOMIC => &[(atomic::HOST_ORDER_SUPPORTED, 1), (atomic::OPERATIONS, 0xf), (atomic::SIZES, 1 << 3)],
-        _ => return None,
-    };
-    for (field, value) in list {
-        field.set(&mut caps, *value);
+    fn there_are(&self, kind: u16) -> Option<Vec<u8>> {
+        let mut caps = vec![0; BYTES];
+        let list: &[_] = match kind {
+            kind::GENERAL => &GENERAL,
+            kind::ATOMIC => &[(atomic::HOST_ORDER_SUPPORTED, 1), (atomic::OPERATIONS, 0xf), (atomic::SIZES, 1 << 3)],
+            _ => return None,
+        };
+        for (field, value) in list {
+            field.set(&mut caps, *value);
+        }
+        if kind == kind::GENERAL && self.blue_flame {
+            g::BF.set(&mut caps, 1);
+            // With send queues by themselves the driver finds out whether the host combines stores.
+            g::LOG_MAX_SQ.set(&mut caps, 16);
+        }
+        Some(caps)
     }
-    Some(caps)
 }
 
-const GENERAL: [(crate::bits::field::Field, u64); 66] = [
+const GENERAL: [(crate::bits::field::Field, u64); 65] = [
     (g::LOG_MAX_SRQ_SZ, 15),
     (g::LOG_MAX_QP_SZ, 15),
     (g::LOG_MAX_QP, 17),
@@ -108,7 +119,6 @@ const GENERAL: [(crate::bits::field::Field, u64); 66] = [
     // Log of MiB of the BAR.
     (g::UAR_SZ, 5),
     (g::LOG_PG_SZ, 12),
-    (g::BF, 0),
     (g::DRIVER_VERSION, 1),
     (g::LOG_BF_REG_SIZE, 9),
     (g::MAX_WQE_SZ_SQ, 1024),

@@ -35,6 +35,11 @@ const BOOT_PAGES: u32 = 16;
 const INIT_PAGES: u32 = 16;
 
 impl Firmware {
+    /// Firmware that knows of nothing yet. `blue_flame`: send registers take whole WQEs.
+    pub fn new(blue_flame: bool) -> Self {
+        Self { capabilities: Capabilities::new(blue_flame), ..Self::default() }
+    }
+
     /// Executes a command and returns its output.
     pub fn execute(&mut self, device: &mut Device, input: &[u8], log: &mut dyn FnMut(fmt::Arguments<'_>)) -> Vec<u8> {
         let mut command = Command::new(input);
@@ -110,6 +115,9 @@ impl Firmware {
             op::DESTROY_CQ => self.cqs.destroy(device, c),
 
             op::CREATE_QP => self.qps.create(device, c),
+            op::CREATE_SQ => queue_pairs::create_sq(device, c),
+            op::MODIFY_SQ => queue_pairs::modify_sq(device, c),
+            op::DESTROY_SQ => Ok(device.destroy_qp(c.number())?),
             op::QUERY_QP => self.qps.query(device, c),
             op::DESTROY_QP => self.qps.destroy(device, c),
             op::RST2INIT_QP

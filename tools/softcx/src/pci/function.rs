@@ -7,6 +7,7 @@ use super::msix::{Interrupt, Msix, TABLE_BYTES};
 use super::segment::Segment;
 use crate::bits::doorbell::{self, SEND, SEND_COUNT, SEND_STRIDE, UAR_BYTES};
 use crate::bits::firmware::{eq_doorbell, segment};
+use crate::bits::wqe::{BB_BYTES, DS_BYTES, ctrl};
 use crate::fabric::{DeviceId, Fabric};
 use crate::memory::{BusError, Memory};
 use std::fmt;
@@ -45,8 +46,30 @@ pub struct Function {
     segment: Segment,
     firmware: Firmware,
     stores: Vec<Store>,
+    /// A store into a send register that may be the first of a BlueFlame copy.
+    held: Option<Held>,
+    blue_flame: bool,
     log: Log,
 }
+
+/// The beginning of a BlueFlame copy.
+#[derive(Debug)]
+struct Held {
+    page: u32,
+    offset: usize,
+    bytes: Vec<u8>,
+}
+
+impl Held {
+    /// Bytes of the copy, if its first 8 are those of a WQE that is copied: whole blocks.
+    fn whole(&self) -> usize {
+        let units = (crate::bits::be32(&self.bytes, ctrl::QPN_DS) & 0x3f) as usize;
+        (units * DS_BYTES).next_multiple_of(BB_BYTES).min(SEND_STRIDE)
+    }
+}
+
+/// Bytes of a doorbell by itself.
+const DOORBELL_BYTES: usize = 8;
 
 /// A store that sets something off, in [`Function::run`].
 #[derive(Debug)]
@@ -54,7 +77,7 @@ enum Store {
     Commands(u32),
     Cq { page: u32, value: u64 },
     Eq { value: u32, arm: bool },
-    Send { page: u32, offset: usize, value: u64 },
+    Send { page: u32, offset: usize, bytes: Vec<u8> },
 }
 
 impl Function {
@@ -74,6 +97,8 @@ impl Function {
             segment: Segment::default(),
             firmware: Firmware::default(),
             stores: vec![],
+            held: None,
+            blue_flame: false,
             log: Box::new(|_| {}),
         }
     }
@@ -81,6 +106,26 @@ impl Function {
     /// Who hears, from now on, of each command and of what is wrong with one.
     pub fn set_log(&mut self, log: impl FnMut(fmt::Arguments<'_>) + Send + 'static) {
         self.log = Box::new(log);
+    }
+
+    /// Lets send registers take whole WQEs (BlueFlame), from the next time on that a driver asks. A copy comes in several
+    /// stores: see [`holds`](Self::holds). Without it there are doorbells of 8 bytes only.
+    pub fn set_blue_flame(&mut self, yes: bool) {
+        self.blue_flame = yes;
+        self.firmware = Firmware::new(yes);
+    }
+
+    /// Whether a store waits for those that may follow it, as parts of one BlueFlame copy. If none comes for some
+    /// microseconds, [`release`](Self::release) it.
+    pub fn holds(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Nothing follows the store that is held.
+    pub fn release(&mut self) {
+        if let Some(Held { page, offset, bytes }) = self.held.take() {
+            self.stores.push(Store::Send { page, offset, bytes });
+        }
     }
 
     /// The device behind it.
@@ -101,10 +146,16 @@ impl Function {
     /// Writes them.
     pub fn config_write(&mut self, offset: usize, value: u32, len: usize) {
         self.config.write(offset, value, len);
+        /// The command register: written when the function is enabled, or reset.
+        const COMMAND: usize = 4;
+        if offset == COMMAND {
+            self.segment.restart();
+        }
     }
 
     /// Reads `len` bytes (1, 2, 4 or 8) of the BAR at time `now`, least significant first.
     pub fn bar_read(&mut self, offset: u64, len: usize, now: Duration) -> u64 {
+        self.release();
         if offset < segment::END {
             // Registers are big endian, 32 bits each.
             let first = offset & !3;
@@ -135,7 +186,7 @@ impl Function {
                         _ => {
                             if self.segment.write(at, word) {
                                 self.fabric.with(self.id, |device| device.reset());
-                                self.firmware = Firmware::default();
+                                self.firmware = Firmware::new(self.blue_flame);
                             }
                         }
                     }
@@ -153,6 +204,16 @@ impl Function {
     fn uar_write(&mut self, offset: u64, bytes: &[u8]) {
         let (page, offset) = ((offset / UAR_BYTES as u64) as u32, (offset % UAR_BYTES as u64) as usize);
         let registers = SEND..SEND + SEND_COUNT * SEND_STRIDE;
+        if let Some(held) = &mut self.held {
+            if (held.page, held.offset + held.bytes.len()) == (page, offset) {
+                held.bytes.extend_from_slice(bytes);
+                if held.bytes.len() >= held.whole() {
+                    self.release();
+                }
+                return;
+            }
+            self.release();
+        }
         match (offset, bytes.len()) {
             (eq_doorbell::ARM | eq_doorbell::NO_ARM, 4) => {
                 let value = crate::bits::be32(bytes, 0);
@@ -160,7 +221,10 @@ impl Function {
             }
             (doorbell::CQ, 8) => self.stores.push(Store::Cq { page, value: crate::bits::be64(bytes, 0) }),
             (_, 8) if registers.contains(&offset) && offset.is_multiple_of(SEND_STRIDE) => {
-                self.stores.push(Store::Send { page, offset, value: crate::bits::be64(bytes, 0) });
+                self.held = Some(Held { page, offset, bytes: bytes.to_vec() });
+                if !self.blue_flame {
+                    self.release();
+                }
             }
             _ => (self.log)(format_args!("store of {} bytes at {offset:#x} of UAR {page:#x}", bytes.len())),
         }
@@ -181,9 +245,13 @@ impl Function {
                 Store::Cq { page, value } => {
                     self.fabric.with(self.id, |device| device.doorbell(page, doorbell::CQ, value));
                 }
-                Store::Send { page, offset, value } => {
-                    self.fabric.with(self.id, |device| device.doorbell(page, offset, value));
-                }
+                Store::Send { page, offset, bytes } => self.fabric.with(self.id, |device| {
+                    if bytes.len() > DOORBELL_BYTES {
+                        device.blue_flame(page, offset, &bytes);
+                    } else {
+                        device.doorbell(page, offset, crate::bits::be64(&bytes, 0));
+                    }
+                }),
                 Store::Eq { value, arm } => self.raise(|firmware, memory| Ok(firmware.eqs.ring(memory, value, arm))),
             }
         }
@@ -257,8 +325,9 @@ impl Function {
     pub fn reset(&mut self) {
         self.fabric.with(self.id, |device| device.reset());
         (self.config, self.msix) = (ConfigSpace::new(), Msix::new());
-        (self.segment, self.firmware) = (Segment::default(), Firmware::default());
+        (self.segment, self.firmware) = (Segment::default(), Firmware::new(self.blue_flame));
         self.stores.clear();
+        self.held = None;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Queue pairs: what their contexts say, their transitions, and what a query tells.
 
 use super::command::{Command, PAGES, Status, paged_ring};
-use crate::bits::context::{ads, qpc};
+use crate::bits::context::{ads, qpc, sqc, wq};
 use crate::bits::field::Field;
 use crate::bits::firmware::{opcode as op, status};
 use crate::commands::NO_USER_INDEX;
@@ -110,6 +110,50 @@ impl QueuePairs {
         self.0.remove(&c.number());
         Ok(())
     }
+}
+
+/// Where a command's send queue context begins.
+const SQC: usize = 0x20;
+
+/// CREATE_SQ: a send queue by itself is one that is connected to nobody.
+pub(super) fn create_sq(device: &mut Device, c: &mut Command<'_>) -> Result<(), Status> {
+    let context = c.context(SQC, wq::IN_RMPC + wq::PAGES)?;
+    let queue = c.from(SQC + wq::IN_RMPC);
+    let log_size = wq::LOG_SIZE.get32(queue);
+    let (log_page, offset) = (wq::LOG_PAGE_SIZE.get32(queue), wq::PAGE_OFFSET.get(queue));
+    if wq::LOG_STRIDE.get32(queue) != LOG_BB {
+        return Err(Status(status::BAD_PARAM));
+    }
+    let ring = paged_ring(queue.get(wq::PAGES..).unwrap_or_default(), log_page, offset, 1 << (log_size + LOG_BB))?;
+    let cqn = sqc::CQN.get32(context);
+    let sqn = device.create_qp(QpSpec {
+        kind: QpKind::Rc,
+        pd: wq::PD.get32(queue),
+        send_cq: cqn,
+        recv_cq: cqn,
+        srq: None,
+        xrcd: None,
+        send: Some(SendSpec { ring, log2_bbs: log_size, record: wq::RECORD.get(queue) }),
+        recv: None,
+        uar_page: wq::UAR_PAGE.get32(queue),
+        user_index: Some(sqc::USER_INDEX.get32(context)),
+        scatter_requester: false,
+        scatter_responder: false,
+        block_multicast_loopback: false,
+    })?;
+    c.put_number(sqn);
+    Ok(())
+}
+
+/// MODIFY_SQ: only the way to ready is gone.
+pub(super) fn modify_sq(device: &mut Device, c: &Command<'_>) -> Result<(), Status> {
+    if sqc::STATE.get(c.from(SQC)) != sqc::READY {
+        return Err(Status(status::BAD_PARAM));
+    }
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        device.modify_qp(c.number(), |_| {}, Some(state))?;
+    }
+    Ok(())
 }
 
 /// The states that a transition leads from and to; `None` for from: any.

@@ -24,6 +24,8 @@ pub(super) struct Segment {
     syndrome: u8,
     /// The firmware does nothing any more.
     pub stopped: bool,
+    /// It has stopped, and waits for a driver to begin anew.
+    restarted: bool,
 }
 
 impl Segment {
@@ -44,7 +46,7 @@ impl Segment {
             at::TIMER_HIGH => (clock >> 32) as u32,
             at::TIMER_LOW => clock as u32,
             at::HEALTH_COUNTER => {
-                if !self.stopped {
+                if !self.stopped || self.restarted {
                     self.health_counter = self.health_counter.wrapping_add(1);
                 }
                 self.health_counter
@@ -76,7 +78,7 @@ impl Segment {
                 self.queue_low = value;
                 let revives = self.stopped && value >> 8 & 7 == FULL_DRIVER;
                 if revives {
-                    (self.stopped, self.syndrome) = (false, 0);
+                    (self.stopped, self.restarted, self.syndrome) = (false, false, 0);
                 }
                 return revives;
             }
@@ -87,8 +89,19 @@ impl Segment {
 
     /// The firmware fails.
     pub fn fail(&mut self) {
+        /// State of the driver's interface: disabled.
+        const NO_DRIVER: u32 = 1;
         /// Assertion of the firmware.
         const FIRMWARE_ASSERTION: u8 = 0x01;
-        (self.stopped, self.syndrome) = (true, FIRMWARE_ASSERTION);
+        (self.stopped, self.restarted, self.syndrome) = (true, false, FIRMWARE_ASSERTION);
+        // It has no driver any more.
+        self.queue_low = self.queue_low & !(7 << 8) | NO_DRIVER << 8;
+    }
+
+    /// The function is set up anew: a firmware that failed starts.
+    pub fn restart(&mut self) {
+        if self.stopped {
+            (self.restarted, self.syndrome) = (true, 0);
+        }
     }
 }

@@ -261,6 +261,13 @@ impl Qp {
         }
     }
 
+    /// A BlueFlame copy takes the place of its WQE in the ring.
+    pub(crate) fn take_copy(&mut self, copy: &[u8]) {
+        if let Some(send) = &mut self.send {
+            send.take_copy(copy);
+        }
+    }
+
     /// Compares a BlueFlame copy with the WQE in the ring.
     pub(crate) fn check_image(&self, shared: &mut Shared, copy: &[u8]) {
         if let Some(send) = &self.send

@@ -28,11 +28,13 @@ pub(crate) struct SendRing {
     pub rung: u16,
     /// Counter of the first BB whose WQE is not done.
     done: u16,
+    /// What came with the last doorbell: a WQE's counter, and its bytes.
+    copy: Option<(u16, Vec<u8>)>,
 }
 
 impl SendRing {
     pub fn new(spec: SendSpec) -> Self {
-        Self { spec, next: 0, rung: 0, done: 0 }
+        Self { spec, next: 0, rung: 0, done: 0, copy: None }
     }
 
     /// A doorbell, with its 8 bytes, or a look because another doorbell of the page may have hidden this ring's.
@@ -50,6 +52,7 @@ impl SendRing {
             return;
         }
         if let Some(value) = doorbell {
+            self.copy = None;
             let bytes = value.to_be_bytes();
             let index = (be32(&bytes, ctrl::OPMOD_INDEX_OPCODE) >> 8) as u16;
             let bbs = ((be32(&bytes, ctrl::QPN_DS) & 0x3f) as u16).div_ceil(4);
@@ -67,10 +70,23 @@ impl SendRing {
         if self.next == self.rung {
             return Ok(None);
         }
+        let units = |head: &[u8]| (be32(head, ctrl::QPN_DS) & 0x3f) as usize;
+        if let Some((at, copy)) = &self.copy
+            && *at == self.next
+            && let Some(bytes) = copy.get(..(units(copy) * DS_BYTES).max(DS_BYTES))
+        {
+            return Ok(Some(WqeImage { index: self.next, bytes: bytes.to_vec() }));
+        }
         let head = self.read(shared, self.next, DS_BYTES)?;
-        let ds = (be32(&head, ctrl::QPN_DS) & 0x3f) as usize;
+        let ds = units(&head);
         let bytes = self.read(shared, self.next, (ds * DS_BYTES).max(DS_BYTES))?;
         Ok(Some(WqeImage { index: self.next, bytes }))
+    }
+
+    /// A BlueFlame copy takes the place of its WQE in the ring, until the next doorbell.
+    pub fn take_copy(&mut self, copy: &[u8]) {
+        let index = (be32(copy, ctrl::OPMOD_INDEX_OPCODE) >> 8) as u16;
+        self.copy = Some((index, copy.to_vec()));
     }
 
     fn read(&self, shared: &Shared, from: u16, len: usize) -> Result<Vec<u8>, BusError> {

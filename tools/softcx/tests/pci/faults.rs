@@ -51,10 +51,12 @@ fn a_firmware_that_failed_says_so_and_begins_anew_with_the_driver() {
     base.driver.function.run();
     assert_eq!(base.driver.get::<64>(super::driver::MEMORY), entry);
 
-    // The driver takes its interface away, then begins anew.
+    // The interface of the driver is gone. The firmware starts when the function is set up, and begins anew with a command queue.
     let low = |state: u32| (super::driver::MEMORY as u32 | state << 8).swap_bytes().into();
-    base.driver.function.bar_write(0x14, low(1), 4);
     assert_eq!(base.driver.read(0x14) >> 8 & 7, 1);
+    base.driver.function.config_write(0x04, 0x6, 2);
+    assert_eq!(health(&mut base.driver), (true, 0, false));
+    base.driver.function.bar_write(0x14, low(1), 4);
     assert!(!base.driver.function.live().is_empty());
     base.driver.function.bar_write(0x14, low(0), 4);
     assert!(base.driver.function.live().is_empty());

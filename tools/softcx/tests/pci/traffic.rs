@@ -73,6 +73,76 @@ pub fn connect(base: &mut Base, qpn: u32, remote: u32, lid: u16) {
 }
 
 #[test]
+fn a_work_request_in_a_register_is_taken_from_there() {
+    let fabric = Fabric::new(1);
+    let mut base = Base::new(&fabric, 1);
+    base.driver.function.set_blue_flame(true);
+    // The firmware is new: so is everything else.
+    let general = base.driver.ok(0x100, 16, 0x1010, |_| {}).bytes[16..].to_vec();
+    assert_eq!((super::objects::get(&general, 0x260, 1), super::objects::get(&general, 0x36b, 5)), (1, 16));
+
+    let mut base = Base::new(&fabric, 2);
+    base.driver.function.set_blue_flame(true);
+    let uar = base.uar;
+    base.eqs = [0, 1].map(|vector| base.driver.event_queue(uar, vector, 0));
+    let (ring, record, cqn) = (base.driver.page(), base.records + 256, base.cqn);
+    let (pd, uar) = (base.pd, base.uar);
+    let sqn = base.driver.ok(0x904, 0x118, 16, |i| {
+        set(&mut i[0x20..], 0x48, 24, cqn.into());
+        let wq = &mut i[0x50..];
+        set(wq, 0x48, 24, pd.into());
+        set(wq, 0x68, 24, uar.into());
+        set(wq, 0x80, 64, record);
+        set(wq, 0x10c, 4, 6);
+        set(wq, 0x11b, 5, 4);
+        wq[0xc0..0xc8].copy_from_slice(&ring.to_be_bytes());
+    });
+    let sqn = sqn.number();
+    base.driver.ok(0x905, 0x110, 16, |i| {
+        i[9..12].copy_from_slice(&be24(sqn));
+        set(&mut i[0x20..], 0x08, 4, 1);
+    });
+    // A NOP for each of three places: in memory it asks for no completion, in the register it does. As Linux finds out whether
+    // stores are combined.
+    let nop = |index: u8, completes: bool| {
+        let mut wqe = [0; 64];
+        wqe[2] = index;
+        wqe[4..8].copy_from_slice(&(sqn << 8 | 1).to_be_bytes());
+        wqe[11] = if completes { 8 } else { 0 };
+        wqe
+    };
+    for index in 0..3 {
+        base.driver.put(ring + 64 * u64::from(index), &nop(index, false));
+    }
+    let mut store = |base: &mut Base, at: u64, words: &[u8]| {
+        for (n, word) in words.chunks(8).enumerate() {
+            let value = u64::from_le_bytes(word.try_into().unwrap());
+            base.driver.function.bar_write(u64::from(uar) * 4096 + at + 8 * n as u64, value, 8);
+            base.driver.function.run();
+        }
+        fabric.step(Duration::ZERO);
+    };
+    let completed = |base: &Base, n: u64| base.driver.get::<64>(base.cq_ring + 64 * n)[63] == 0;
+    // A whole copy.
+    base.driver.put(record + 4, &1_u32.to_be_bytes());
+    store(&mut base, 0x800, &nop(0, true));
+    assert!(!base.driver.function.holds() && completed(&base, 0));
+    // A doorbell by itself waits, until it is released or something else is stored.
+    base.driver.put(record + 4, &2_u32.to_be_bytes());
+    store(&mut base, 0x900, &nop(1, true)[..8]);
+    assert!(base.driver.function.holds());
+    base.driver.put(record + 4, &3_u32.to_be_bytes());
+    store(&mut base, 0x800, &nop(2, true));
+    assert!(!base.driver.function.holds());
+    let cqe = base.driver.get::<64>(base.cq_ring + 64);
+    assert_eq!((cqe[63], cqe[61]), (0, 2), "the second was taken from memory, where it asked for none");
+    assert!(!completed(&base, 2));
+    let reports = fabric.take_reports();
+    assert_eq!(reports.iter().filter(|r| r.misuse == softcx::Misuse::BlueFlameImage).count(), 2, "{reports:?}");
+    assert_eq!(base.driver.about(0x906, sqn).status, 0);
+}
+
+#[test]
 fn a_message_goes_from_one_guest_to_another() {
     let fabric = Fabric::new(1);
     let (mut a, mut b) = (Base::new(&fabric, 1), Base::new(&fabric, 2));
