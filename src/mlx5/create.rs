@@ -361,6 +361,11 @@ pub fn create_srq(
     request: &CreateSrq<'_>,
     xrc_cq: Option<&Arc<Mailbox<CqRing>>>,
 ) -> Result<NewSrq, Error> {
+    if request.limit != 0 {
+        // The driver passes over the limit of a new queue without a word.
+        let what = "a limit from the start (arm it with arm_limit, once receives are posted)";
+        return Err(unsupported(Verb::CreateSrq, what, Lacking::Driver));
+    }
     let plan = SrqPlan::new(context, request.max_wr, request.max_sge)?;
     let (max_wr, max_sge) = plan.max_wr_and_sge();
     let request = CreateSrq { max_wr, max_sge, ..*request };

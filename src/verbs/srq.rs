@@ -173,6 +173,8 @@ impl<P: Provider, K: SrqKind> SrqBuilder<'_, P, K> {
     }
 
     /// As [`Srq::arm_limit`], from the start. Fewer receives than this are posted at first; that alone gives no event.
+    ///
+    /// The driver of mlx5 devices has none ([`Error::Unsupported`]): call [`Srq::arm_limit`] once receives are posted.
     pub fn limit(mut self, limit: u32) -> Self {
         self.limit = limit;
         self

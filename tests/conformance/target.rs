@@ -232,12 +232,18 @@ fn kind(driver: Option<DriverId>) -> Kind {
     if driver != Some(DriverId::RXE) {
         return Kind::Other;
     }
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    match release.split('.').take(2).collect::<Vec<_>>()[..] {
-        ["6", "1"] => Kind::Rxe6_1,
-        ["6", "12"] => Kind::Rxe6_12,
+    match kernel() {
+        [6, 1] => Kind::Rxe6_1,
+        [6, 12] => Kind::Rxe6_12,
         _ => Kind::Rxe,
     }
+}
+
+/// Version and patch level of this machine's kernel.
+pub fn kernel() -> [u32; 2] {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split('.').map(|part| part.parse().unwrap_or(0));
+    [(); 2].map(|()| numbers.next().unwrap_or(0))
 }
 
 /// This process's open descriptors and what they are, from `/proc/self/fd`.

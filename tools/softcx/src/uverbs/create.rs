@@ -40,7 +40,6 @@ pub(super) struct SrqWish<'a> {
     pub user_handle: u64,
     pub max_wr: u32,
     pub max_sge: u32,
-    pub limit: u32,
     pub srq_type: u64,
     pub event_file: Option<i32>,
     pub driver: Request<'a>,
@@ -216,11 +215,9 @@ impl File {
             record: record(driver.u64(8))?,
             linked: true,
         };
-        if u64::from(wish.limit) >= entries {
-            return Err(Errno::EINVAL);
-        }
         let event_file = state.async_file(wish.event_file)?;
-        let srqn = self.with(|d| d.create_srq(pd, spec, xrc, wish.limit as u16));
+        // The driver passes over the limit of a new queue.
+        let srqn = self.with(|d| d.create_srq(pd, spec, xrc, 0));
         self.watch(Subject::Srq(srqn), wish.user_handle, None, event_file);
         let max_wr = entries as u32 - 1;
         let handle = state.insert(What::Srq { srqn, max_wr, max_sge: wish.max_sge }, uses);

@@ -279,7 +279,6 @@ fn create_srq(file: &File, a: &mut Attributes<'_>) -> Result<(), Errno> {
         user_handle: Request(&a.input(4).unwrap_or_default()).u64(0),
         max_wr: a.u32(5),
         max_sge: a.u32(6),
-        limit: a.u32(7),
         srq_type: a.number(9),
         event_file: file_number(a, 10),
         driver: Request(&driver),
