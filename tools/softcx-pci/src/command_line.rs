@@ -34,6 +34,10 @@ struct Args {
     #[arg(long)]
     blue_flame: bool,
 
+    /// How much more slowly than real time the adapters' time goes by: their time-outs, and their clocks.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    slowdown: u32,
+
     /// Seed of all chance.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -85,6 +89,7 @@ fn serve(args: &Args) -> Result<bool> {
             punish: Punish { poison: false, scribble: false, reorder: true },
         });
     }
+    server.set_slowdown(args.slowdown);
     server.functions().for_each(|function| function.set_blue_flame(args.blue_flame));
     let start = Instant::now();
     if let Some(log) = &log {

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 
 /// How long a store into a send register waits for the next, which may be part of the same BlueFlame copy. An emulated processor takes
-/// less from one to the next.
-const LONGEST_HOLD: Duration = Duration::from_micros(150);
+/// some tens of microseconds from one to the next, on a busy machine more.
+const LONGEST_HOLD: Duration = Duration::from_millis(1);
 
 /// Adapters of guests, on one fabric.
 pub struct Server<T> {
     fabric: Fabric,
     start: Instant,
+    slowdown: u32,
     adapters: Vec<Adapter<T>>,
     reports: Box<dyn FnMut(&Report)>,
 }
@@ -34,7 +35,7 @@ struct Adapter<T> {
 impl<T: Transport> Server<T> {
     /// A server without adapters, which moves `fabric` in real time.
     pub fn new(fabric: &Fabric) -> Self {
-        Self { fabric: fabric.clone(), start: Instant::now(), adapters: vec![], reports: Box::new(|_| {}) }
+        Self { fabric: fabric.clone(), start: Instant::now(), slowdown: 1, adapters: vec![], reports: Box::new(|_| {}) }
     }
 
     /// Adds an adapter for the guest at the other end of `transport`. `spec` gets the guest's memory.
@@ -51,6 +52,22 @@ impl<T: Transport> Server<T> {
         self.adapters.iter_mut().map(|adapter| &mut adapter.function)
     }
 
+    /// Lets the fabric's time, and with it time-outs and the adapters' clocks, go by so much more slowly than real time: an emulated
+    /// processor takes longer for everything. Before any guest runs.
+    ///
+    /// # Panics
+    ///
+    /// If `slowdown` is zero.
+    pub fn set_slowdown(&mut self, slowdown: u32) {
+        self.functions().for_each(|function| function.set_slowdown(slowdown));
+        self.slowdown = slowdown;
+    }
+
+    /// The fabric's time.
+    fn now(&self) -> Duration {
+        self.start.elapsed() / self.slowdown
+    }
+
     /// Who hears, from now on, what drivers and programs do wrong.
     pub fn set_reports(&mut self, reports: impl FnMut(&Report) + 'static) {
         self.reports = Box::new(reports);
@@ -59,7 +76,7 @@ impl<T: Transport> Server<T> {
     /// Serves until no guest is left.
     pub fn serve(&mut self) -> io::Result<()> {
         while self.adapters.iter().any(|adapter| adapter.transport.is_some()) {
-            let now = self.start.elapsed();
+            let now = self.now();
             let moved = self.fabric.step(now);
             if moved {
                 self.fabric.take_reports().iter().for_each(&mut self.reports);
@@ -78,9 +95,10 @@ impl<T: Transport> Server<T> {
         let sleep = match self.fabric.deadline() {
             _ if holds => Some(LONGEST_HOLD),
             _ if moved => Some(Duration::ZERO),
-            Some(at) => Some(at.saturating_sub(now).max(SHORTEST_SLEEP)),
+            Some(at) => Some((at.saturating_sub(now) * self.slowdown).max(SHORTEST_SLEEP)),
             None => None,
         };
+        let (start, slowdown) = (self.start, self.slowdown);
         let waiting: Vec<_> = self.adapters.iter_mut().filter(|a| a.transport.is_some()).collect();
         let mut set: Vec<_> = waiting
             .iter()
@@ -101,7 +119,7 @@ impl<T: Transport> Server<T> {
         let ready: Vec<bool> = set.iter().map(|fd| fd.any().unwrap_or(false)).collect();
         for (adapter, ready) in waiting.into_iter().zip(ready) {
             if ready {
-                adapter.serve(self.start.elapsed())?;
+                adapter.serve(start.elapsed() / slowdown)?;
             }
         }
         Ok(())

@@ -3,21 +3,23 @@
 use super::command::{Command, Status};
 use crate::bits::capability::{AREA_BYTES, BYTES, atomic, general as g, kind};
 use crate::bits::firmware::status;
-use crate::device::{CLOCK_KHZ, Device};
+use crate::device::Device;
 use crate::mini;
 use std::collections::BTreeMap;
 
 /// Capabilities in force, by type, where they are not simply all that there are.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Capabilities {
     set: BTreeMap<u16, Vec<u8>>,
     /// Send registers take whole WQEs.
     blue_flame: bool,
+    /// Ticks of the clock in a thousandth of a second of the guest's time.
+    clock_khz: u64,
 }
 
 impl Capabilities {
-    pub fn new(blue_flame: bool) -> Self {
-        Self { set: BTreeMap::new(), blue_flame }
+    pub fn new(blue_flame: bool, clock_khz: u64) -> Self {
+        Self { set: BTreeMap::new(), blue_flame, clock_khz }
     }
 
     /// QUERY_HCA_CAP: type in 15:1 of the modifier; bit 0 asks for those in force.
@@ -57,6 +59,10 @@ impl Capabilities {
         for (field, value) in list {
             field.set(&mut caps, *value);
         }
+        if kind == kind::GENERAL {
+            g::DEVICE_FREQUENCY_MHZ.set(&mut caps, self.clock_khz / 1000);
+            g::DEVICE_FREQUENCY_KHZ.set(&mut caps, self.clock_khz);
+        }
         if kind == kind::GENERAL && self.blue_flame {
             g::BF.set(&mut caps, 1);
             // With send queues by themselves the driver finds out whether the host combines stores.
@@ -66,7 +72,7 @@ impl Capabilities {
     }
 }
 
-const GENERAL: [(crate::bits::field::Field, u64); 65] = [
+const GENERAL: [(crate::bits::field::Field, u64); 63] = [
     (g::LOG_MAX_SRQ_SZ, 15),
     (g::LOG_MAX_QP_SZ, 15),
     (g::LOG_MAX_QP, 17),
@@ -130,8 +136,6 @@ const GENERAL: [(crate::bits::field::Field, u64); 65] = [
     (g::LOG_MAX_PD, 16),
     (g::LOG_MAX_XRCD, 16),
     (g::MAX_NUM_EQS, 64),
-    (g::DEVICE_FREQUENCY_MHZ, CLOCK_KHZ / 1000),
-    (g::DEVICE_FREQUENCY_KHZ, CLOCK_KHZ),
     // With 4 KiB UARs the driver divides by it.
     (g::NUM_OF_UARS_PER_PAGE, 1),
     (g::MINI_CQE_RESP_STRIDE_INDEX, 1),

@@ -17,7 +17,7 @@ use crate::memory::{BusError, Memory};
 use std::fmt;
 
 /// What the firmware knows besides the device's objects.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Firmware {
     pub eqs: EventQueues,
     capabilities: Capabilities,
@@ -35,9 +35,18 @@ const BOOT_PAGES: u32 = 16;
 const INIT_PAGES: u32 = 16;
 
 impl Firmware {
-    /// Firmware that knows of nothing yet. `blue_flame`: send registers take whole WQEs.
-    pub fn new(blue_flame: bool) -> Self {
-        Self { capabilities: Capabilities::new(blue_flame), ..Self::default() }
+    /// Firmware that knows of nothing yet. `blue_flame`: send registers take whole WQEs. `clock_khz`: of the guest's time.
+    pub fn new(blue_flame: bool, clock_khz: u64) -> Self {
+        Self {
+            eqs: EventQueues::default(),
+            capabilities: Capabilities::new(blue_flame, clock_khz),
+            objects: Objects::default(),
+            cqs: CompletionQueues::default(),
+            qps: QueuePairs::default(),
+            receive: ReceiveQueues::default(),
+            pages: vec![],
+            issi: 0,
+        }
     }
 
     /// Executes a command and returns its output.

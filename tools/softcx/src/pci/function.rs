@@ -8,6 +8,7 @@ use super::segment::Segment;
 use crate::bits::doorbell::{self, SEND, SEND_COUNT, SEND_STRIDE, UAR_BYTES};
 use crate::bits::firmware::{eq_doorbell, segment};
 use crate::bits::wqe::{BB_BYTES, DS_BYTES, ctrl};
+use crate::device::CLOCK_KHZ;
 use crate::fabric::{DeviceId, Fabric};
 use crate::memory::{BusError, Memory};
 use std::fmt;
@@ -49,6 +50,7 @@ pub struct Function {
     /// A store into a send register that may be the first of a BlueFlame copy.
     held: Option<Held>,
     blue_flame: bool,
+    slowdown: u32,
     log: Log,
 }
 
@@ -95,10 +97,11 @@ impl Function {
             config: ConfigSpace::new(),
             msix: Msix::new(),
             segment: Segment::default(),
-            firmware: Firmware::default(),
+            firmware: Firmware::new(false, CLOCK_KHZ),
             stores: vec![],
             held: None,
             blue_flame: false,
+            slowdown: 1,
             log: Box::new(|_| {}),
         }
     }
@@ -112,7 +115,22 @@ impl Function {
     /// stores: see [`holds`](Self::holds). Without it there are doorbells of 8 bytes only.
     pub fn set_blue_flame(&mut self, yes: bool) {
         self.blue_flame = yes;
-        self.firmware = Firmware::new(yes);
+        self.firmware = self.new_firmware();
+    }
+
+    /// Says, from the next time on that a driver asks, that the fabric's time goes by so much more slowly than the guest's.
+    ///
+    /// # Panics
+    ///
+    /// If `slowdown` is zero.
+    pub fn set_slowdown(&mut self, slowdown: u32) {
+        assert!(slowdown != 0);
+        self.slowdown = slowdown;
+        self.firmware = self.new_firmware();
+    }
+
+    fn new_firmware(&self) -> Firmware {
+        Firmware::new(self.blue_flame, CLOCK_KHZ / u64::from(self.slowdown))
     }
 
     /// Whether a store waits for those that may follow it, as parts of one BlueFlame copy. If none comes for some
@@ -186,7 +204,7 @@ impl Function {
                         _ => {
                             if self.segment.write(at, word) {
                                 self.fabric.with(self.id, |device| device.reset());
-                                self.firmware = Firmware::new(self.blue_flame);
+                                self.firmware = self.new_firmware();
                             }
                         }
                     }
@@ -325,7 +343,7 @@ impl Function {
     pub fn reset(&mut self) {
         self.fabric.with(self.id, |device| device.reset());
         (self.config, self.msix) = (ConfigSpace::new(), Msix::new());
-        (self.segment, self.firmware) = (Segment::default(), Firmware::new(self.blue_flame));
+        (self.segment, self.firmware) = (Segment::default(), self.new_firmware());
         self.stores.clear();
         self.held = None;
     }

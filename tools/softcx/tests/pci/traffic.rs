@@ -80,6 +80,10 @@ fn a_work_request_in_a_register_is_taken_from_there() {
     // The firmware is new: so is everything else.
     let general = base.driver.ok(0x100, 16, 0x1010, |_| {}).bytes[16..].to_vec();
     assert_eq!((super::objects::get(&general, 0x260, 1), super::objects::get(&general, 0x36b, 5)), (1, 16));
+    assert_eq!(super::objects::get(&general, 0x4e0, 32), 156_250, "frequency of the clock, in kHz");
+    base.driver.function.set_slowdown(5);
+    let general = base.driver.ok(0x100, 16, 0x1010, |_| {}).bytes[16..].to_vec();
+    assert_eq!((super::objects::get(&general, 0x260, 1), super::objects::get(&general, 0x4e0, 32)), (1, 31_250));
 
     let mut base = Base::new(&fabric, 2);
     base.driver.function.set_blue_flame(true);
@@ -114,7 +118,7 @@ fn a_work_request_in_a_register_is_taken_from_there() {
     for index in 0..3 {
         base.driver.put(ring + 64 * u64::from(index), &nop(index, false));
     }
-    let mut store = |base: &mut Base, at: u64, words: &[u8]| {
+    let store = |base: &mut Base, at: u64, words: &[u8]| {
         for (n, word) in words.chunks(8).enumerate() {
             let value = u64::from_le_bytes(word.try_into().unwrap());
             base.driver.function.bar_write(u64::from(uar) * 4096 + at + 8 * n as u64, value, 8);
