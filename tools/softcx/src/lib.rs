@@ -76,6 +76,8 @@
 //! come out of [`Device::work`] and go into [`Device::receive`]. Its view of every structure is in [`bits`], written from the
 //! field tables of the device and shared with no driver.
 //!
+//! The front [`pci`] is one: it answers the kernel's driver in a guest of QEMU, through a PCI function's registers and a command queue.
+//!
 //! # What it does
 //!
 //! RC, UC, UD and XRC queue pairs; SEND (with immediate data, with invalidation), RDMA WRITE (with immediate data), RDMA READ,
