@@ -35,7 +35,7 @@ struct Args {
     blue_flame: bool,
 
     /// How much more slowly than real time the adapters' time goes by: their time-outs, and their clocks.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
     slowdown: u32,
 
     /// Seed of all chance.
