@@ -254,6 +254,8 @@ pub mod vport {
     pub const PORT_GUID: Field = at(0x180, 64);
     pub const NODE_GUID: Field = at(0x1c0, 64);
     pub const CAPABILITIES: Field = at(0x200, 32);
+    /// Those that can be changed; of a change, those that it is about.
+    pub const CAPABILITIES_SELECT: Field = at(0x220, 32);
     pub const LID: Field = at(0x300, 16);
     pub const SUBNET_TIMEOUT: Field = at(0x31b, 5);
     pub const SM_LID: Field = at(0x320, 16);

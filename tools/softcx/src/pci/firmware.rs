@@ -27,6 +27,7 @@ pub(super) struct Firmware {
     receive: ReceiveQueues,
     /// Pages that the driver has lent.
     pages: Vec<u64>,
+    port_capabilities: u32,
     issi: u16,
 }
 
@@ -45,6 +46,7 @@ impl Firmware {
             qps: QueuePairs::default(),
             receive: ReceiveQueues::default(),
             pages: vec![],
+            port_capabilities: port::CAPABILITIES,
             issi: 0,
         }
     }
@@ -86,7 +88,8 @@ impl Firmware {
             op::QUERY_ADAPTER => port::query_adapter(c),
             op::QUERY_HCA_CAP => self.capabilities.query(c),
             op::SET_HCA_CAP => self.capabilities.set(device, c),
-            op::QUERY_HCA_VPORT_CONTEXT => port::query_context(device, c),
+            op::QUERY_HCA_VPORT_CONTEXT => port::query_context(device, self.port_capabilities, c),
+            op::MODIFY_HCA_VPORT_CONTEXT => port::modify_context(&mut self.port_capabilities, c),
             op::QUERY_HCA_VPORT_GID => port::query_gid(device, c),
             op::QUERY_HCA_VPORT_PKEY => port::query_pkey(device, c),
             op::ACCESS_REG => port::access_register(device, c),

@@ -25,15 +25,29 @@ pub(super) fn query_adapter(c: &mut Command<'_>) -> Result<(), Status> {
     Ok(())
 }
 
+/// Capabilities of the port to begin with, as an adapter's has them that runs no subnet manager: traps, system image GUID, extended
+/// speeds, and what else always is.
+pub(super) const CAPABILITIES: u32 = 0x2650_e84a;
+/// The one that the driver may set and clear: somebody manages connections.
+const CHANGEABLE: u32 = 1 << 16;
+
+/// MODIFY_HCA_VPORT_CONTEXT: the port's capabilities.
+pub(super) fn modify_context(capabilities: &mut u32, c: &Command<'_>) -> Result<(), Status> {
+    let context = c.context(DATA, vport::BYTES)?;
+    let select = vport::CAPABILITIES_SELECT.get32(context);
+    if select & !CHANGEABLE != 0 {
+        return Err(Status(status::BAD_PARAM));
+    }
+    *capabilities = *capabilities & !select | vport::CAPABILITIES.get32(context) & select;
+    Ok(())
+}
+
 /// QUERY_HCA_VPORT_CONTEXT.
-pub(super) fn query_context(device: &Device, c: &mut Command<'_>) -> Result<(), Status> {
+pub(super) fn query_context(device: &Device, capabilities: u32, c: &mut Command<'_>) -> Result<(), Status> {
     const DOWN: u64 = 1;
     const ACTIVE: u64 = 4;
     const PHYSICAL_DISABLED: u64 = 3;
     const PHYSICAL_LINK_UP: u64 = 5;
-    /// As an adapter's port has them without a subnet manager of its own: trap, system image GUID, extended speeds,
-    /// connection management and what else always is.
-    const CAPABILITIES: u64 = 0x2651_e84a;
     let (guid, port) = (device.guid(), first(device)?.clone());
     let Link::InfiniBand { lid } = port.link else { return Err(Status(status::BAD_PARAM)) };
     let port_guid = port.gids.first().copied().flatten().map_or(guid, |entry| crate::bits::be64(&entry.gid, 8));
@@ -46,7 +60,8 @@ pub(super) fn query_context(device: &Device, c: &mut Command<'_>) -> Result<(), 
         (vport::SYSTEM_GUID, guid),
         (vport::PORT_GUID, port_guid),
         (vport::NODE_GUID, guid),
-        (vport::CAPABILITIES, CAPABILITIES),
+        (vport::CAPABILITIES, capabilities.into()),
+        (vport::CAPABILITIES_SELECT, CHANGEABLE.into()),
         (vport::LID, lid.into()),
         (vport::SUBNET_TIMEOUT, 18),
         (vport::SM_LID, 1),

@@ -213,6 +213,21 @@ fn a_port_is_described() {
     let context = driver.ok(0x762, 16, 0x210, |_| {}).bytes[16..].to_vec();
     let seen = [get(&context, 0x110, 4), get(&context, 0x118, 4), get(&context, 0x11c, 4), get(&context, 0x300, 16)];
     assert_eq!(seen, [5, 4, 4, 9], "physical state, states, LID");
+    // Of its capabilities, that somebody manages connections can be said and taken back.
+    let capabilities = |driver: &mut Driver| {
+        let context = driver.ok(0x762, 16, 0x210, |_| {}).bytes[16..].to_vec();
+        (get(&context, 0x200, 32) >> 16 & 1, get(&context, 0x220, 32))
+    };
+    assert_eq!(capabilities(&mut driver), (0, 0x1_0000));
+    let mut change = |mask: u64, value: u64| {
+        let mut input = vec![0; 0x210];
+        input[..2].copy_from_slice(&0x763_u16.to_be_bytes());
+        set(&mut input[16..], 0x200, 32, value);
+        set(&mut input[16..], 0x220, 32, mask);
+        driver.command(&input, 16).status
+    };
+    assert_eq!((change(0x1_0000, 0x1_0000), change(0x2_0000, 0)), (0, 3));
+    assert_eq!(capabilities(&mut driver).0, 1);
     let gid = driver.ok(0x764, 16, 32, |_| {}).bytes[16..32].to_vec();
     assert_eq!(gid, [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
     let pkey = |driver: &mut Driver, index: u8| driver.ok(0x765, 16, 20, |i| i[15] = index).bytes[18..20].to_vec();
