@@ -176,6 +176,39 @@ print(runs[0], runs[2])'
 
 #[test]
 #[ignore = "boots guests"]
+fn adapters_are_driven_by_the_kernel_and_what_passes_is_recorded() {
+    for kernel in BOTH {
+        let dir = tempfile::tempdir().unwrap();
+        let [log, record] = ["log", "record"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
+        let command = format!(
+            "cat /sys/class/infiniband/mlx5_[01]/ports/1/{{lid,state}}
+            ibv_rc_pingpong -d mlx5_0 -n 10 >/dev/null & {LISTENING}; ibv_rc_pingpong -d mlx5_1 -n 10 localhost && wait $!"
+        );
+        let options = ["--kernel", kernel, "--device", "softcx:2", "--device-log", &log, "--device-record", &record];
+        let output = vm(&options, &command);
+        assert_eq!(output.status.code(), Some(0));
+        let stdout = text(&output.stdout);
+        assert!(stdout.starts_with("0x1\n0x2\n4: ACTIVE\n4: ACTIVE\n"), "{stdout}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("mlx5_0: no objects left") && stderr.contains("mlx5_1: no objects left"), "{stderr}");
+        let log = fs::read_to_string(log).unwrap();
+        assert!(log.contains("CREATE_QP") && log.contains("TEARDOWN_HCA"), "{log}");
+        let record = fs::read_to_string(record).unwrap();
+        let sends = record.lines().filter(|line| line.contains(" send ") && line.contains("kind=Rc"));
+        assert!(sends.filter(|line| line.contains("# SendWqe")).count() >= 20);
+    }
+}
+
+#[test]
+#[ignore = "boots guests"]
+fn a_warning_of_the_kernel_fails_the_run() {
+    let output = vm(&["--device", "softcx"], "echo 'WARNING: a test' >/dev/kmsg");
+    assert_eq!(output.status.code(), Some(125));
+    assert!(text(&output.stderr).contains("WARNING: a test"));
+}
+
+#[test]
+#[ignore = "boots guests"]
 fn a_command_that_does_not_end_is_a_time_out() {
     let start = Instant::now();
     let output = vm(&["--timeout", "75"], "echo begun; sleep 1000");
