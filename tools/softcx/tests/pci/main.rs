@@ -2,6 +2,7 @@
 //! is a vector here.
 
 mod commands;
+mod damage;
 mod driver;
 mod faults;
 mod objects;
