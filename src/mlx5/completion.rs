@@ -30,6 +30,8 @@ const BARE: verbs::Wc = verbs::Wc {
 pub struct Cqe<'cq> {
     body: Body<'cq>,
     kind: u8,
+    /// Known to be done where the entry was read, so that nobody asks again.
+    failed: bool,
     opcode: WcOpcode,
     wr_id: u64,
     inside: Option<&'cq InlineData>,
@@ -38,7 +40,14 @@ pub struct Cqe<'cq> {
 impl<'cq> Cqe<'cq> {
     #[inline(always)]
     pub(super) fn new(body: Body<'cq>, kind: u8, wr_id: u64, opcode: WcOpcode) -> Self {
-        Self { body, kind, opcode, wr_id, inside: None }
+        let failed = matches!(kind, opcode::REQ_ERR | opcode::RESP_ERR);
+        Self { failed, ..Self::done(body, kind, wr_id, opcode) }
+    }
+
+    /// Of a kind that is no failure.
+    #[inline(always)]
+    pub(super) fn done(body: Body<'cq>, kind: u8, wr_id: u64, opcode: WcOpcode) -> Self {
+        Self { body, kind, failed: false, opcode, wr_id, inside: None }
     }
 
     /// The same, with what came inside it.
@@ -56,12 +65,12 @@ impl<'cq> Cqe<'cq> {
     #[inline(always)]
     pub fn wc(self) -> Wc {
         let bare = verbs::Wc { wr_id: self.wr_id, opcode: self.opcode.0, qp_num: self.qpn(), ..BARE };
+        if self.failed {
+            return Wc::from_kernel(verbs::Wc { status: self.status().0, vendor_err: self.vendor_err(), ..bare });
+        }
         Wc::from_kernel(match self.kind() {
             // A send tells nothing else.
             opcode::REQ => verbs::Wc { byte_len: self.byte_len(), ..bare },
-            opcode::REQ_ERR | opcode::RESP_ERR => {
-                verbs::Wc { status: self.status().0, vendor_err: self.vendor_err(), ..bare }
-            }
             kind => {
                 let word = self.imm_inval_pkey();
                 let (ex, flag) = match kind {
@@ -93,20 +102,14 @@ impl<'cq> Cqe<'cq> {
     /// Always valid.
     #[inline(always)]
     pub fn status(self) -> WcStatus {
-        match self.kind() {
-            opcode::REQ_ERR | opcode::RESP_ERR => cqe::status(self.error_word() as u8),
-            _ => WcStatus::SUCCESS,
-        }
+        if self.failed { cqe::status(self.error_word() as u8) } else { WcStatus::SUCCESS }
     }
 
     /// The device's own reason for an error: low byte, what it is; above it, the syndrome that the status was made of. 0 on
     /// success. Always valid.
     #[inline(always)]
     pub fn vendor_err(self) -> u32 {
-        match self.kind() {
-            opcode::REQ_ERR | opcode::RESP_ERR => self.error_word() >> 8 & 0xff,
-            _ => 0,
-        }
+        if self.failed { self.error_word() >> 8 & 0xff } else { 0 }
     }
 
     /// Bytes 52 to 55 of a failure: reserved, reserved, vendor's syndrome, syndrome.

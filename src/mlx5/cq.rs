@@ -1,15 +1,22 @@
 //! The completion queue: completions read in place, in batches.
 //!
-//! There is no index word to look at: each entry says itself whether the device has written it. `begin`, `next`, `end` make a
-//! batch; the device gets its entries back at `end`, with one store to the doorbell record.
+//! There is no index word to look at: each entry says itself whether the device has written it. `open`, `next`, `end` make a
+//! batch; the device gets its entries back at `end`, with one store to the doorbell record, and in the course of batches that
+//! are longer than half the ring.
+//!
+//! # Safety argument
+//!
+//! The one unsafe block reads an entry of the ring at a place that follows the ring's own arithmetic, while the queue is
+//! borrowed.
+#![allow(unsafe_code)]
 
 use super::bus::{Bus, Cpu};
 use super::completion::Cqe;
 use super::compressed;
-use super::cq_memory::{Body, CqRing};
+use super::cq_memory::{Body, CqRing, Last, Place};
 use super::cqe::{self, format, opcode};
 use super::dbrec::{DoorbellRecord, Word};
-use super::mailbox::{Filled, Mailbox, Past, Receives, Routes};
+use super::mailbox::{Filled, Mailbox, Past, Routes, received_as};
 use super::uar::UarPage;
 use crate::mem::barrier;
 use crate::uverbs::wc::InlineData;
@@ -65,14 +72,17 @@ pub struct CqParts {
 /// The polling end of one completion queue.
 pub struct Cq<B = Cpu> {
     pub(super) ring: CqRing,
-    /// Completions read, from the queue's start, and what of that was given back.
-    pub(super) ci: u32,
+    /// Where to read next.
+    place: Place,
+    /// Completions given back, from the queue's start.
     given_back: u32,
     pub(super) routes: Routes<CqRing>,
     pub(super) compressed: bool,
     /// What the last completion carried inside that carried anything.
     inside: InlineData,
     fault: Option<CqFault>,
+    /// The entry of it.
+    bad_entry: Option<(u32, u8)>,
     /// Completions of queues that are gone.
     disowned: u64,
     cqn: u32,
@@ -104,13 +114,14 @@ impl<B: Bus> Cq<B> {
     pub fn with_bus(parts: CqParts, bus: B) -> Self {
         let CqParts { ring, cqn, record, uar, compressed, mailbox } = parts;
         Self {
+            place: ring.place(0),
             ring,
-            ci: 0,
             given_back: 0,
             routes: Routes::new(mailbox),
             compressed,
             inside: InlineData::EMPTY,
             fault: None,
+            bad_entry: None,
             disowned: 0,
             cqn,
             record,
@@ -132,17 +143,17 @@ impl<B: Bus> Cq<B> {
     /// Whether there are no completions any more.
     #[inline(always)]
     pub fn has_fault(&self) -> bool {
-        self.fault.is_some()
+        self.bad_entry.is_some()
+    }
+
+    /// Number of the entry after which there are no completions any more, if that is so, and what is known of its kind.
+    #[inline(always)]
+    pub fn bad_entry(&self) -> Option<(u32, u8)> {
+        self.bad_entry
     }
 
     /// Why there are no completions any more, if that is so.
-    #[cold]
-    #[inline(never)]
-    #[allow(
-        improper_ctypes_definitions,
-        reason = "of Rust's own callers; the convention is there so that nothing unwinds"
-    )]
-    pub extern "C" fn fault(&self) -> Option<CqFault> {
+    pub fn fault(&self) -> Option<CqFault> {
         self.fault
     }
 
@@ -154,7 +165,8 @@ impl<B: Bus> Cq<B> {
     /// Whether there is a completion that was not read yet.
     #[inline(always)]
     pub fn has_entry(&self) -> bool {
-        self.ring.ready(self.ci).is_some()
+        // SAFETY: a place of the queue's ring: whenever that is replaced, the place is asked for anew.
+        !unsafe { self.place.body() }.last().less(self.place.owner()).is_missing()
     }
 
     /// Whether the device may have found no entry free, since some were last given back.
@@ -163,37 +175,84 @@ impl<B: Bus> Cq<B> {
         self.ring.ready(self.given_back.wrapping_add(self.ring.entries() - 1)).is_some()
     }
 
-    /// Whether there is nothing to read, or nothing that can be.
-    #[inline(always)]
-    pub fn is_drained(&self) -> bool {
-        self.has_fault() || !self.has_entry()
-    }
-
     /// Starts a batch.
     #[inline(always)]
-    pub fn begin(&mut self) {}
+    pub fn open(&mut self) -> OpenCq<'_, B> {
+        let start = if self.holds_slots() { 0 } else { self.place.mark() };
+        OpenCq { place: self.place, start, is_exhausted: false, cq: self }
+    }
 
-    /// The next completion.
+    /// Completions read, from the queue's start.
     #[inline(always)]
-    pub fn next(&mut self) -> Option<Cqe<'_>> {
+    pub(super) fn ci(&self) -> u32 {
+        self.place.ci()
+    }
+
+    /// As if so many completions were read, of the ring as it is.
+    pub(super) fn set_ci(&mut self, ci: u32) {
+        self.place = self.ring.place(ci);
+    }
+
+    /// Gives the entries of all completions read so far back to the device.
+    #[inline(always)]
+    pub fn give_back(&mut self) {
+        let ci = self.ci();
+        if ci != self.given_back {
+            self.consume(ci);
+        }
+    }
+
+    /// Tells note writers and the device that all completions before number `ci` are done with.
+    #[inline(always)]
+    fn consume(&mut self, ci: u32) {
+        self.routes.mailbox().give_back(ci);
+        self.bus.to_device();
+        self.bus.record(&self.record, Word::CONSUMED, ci & 0xff_ffff);
+        self.given_back = ci;
+    }
+
+    /// Ends a batch, as [`give_back`](Self::give_back) does; `false`, and nothing given back, if the device may have found no
+    /// entry free.
+    #[inline(always)]
+    pub fn end(&mut self) -> bool {
+        let full = self.is_full();
+        if !full {
+            self.give_back();
+        }
+        !full
+    }
+
+    /// Whether there are completions that were read, and whose entries were not given back.
+    #[inline(always)]
+    pub fn holds_slots(&self) -> bool {
+        self.ci() != self.given_back
+    }
+
+    /// At the end of each half of the ring: gives back what was read, since a batch may be longer than the ring; and takes notes,
+    /// which would pile up where queue pairs come and go without a completion. The place behind the entry that is being read.
+    #[cold]
+    #[inline(never)]
+    #[allow(improper_ctypes_definitions, reason = "as above")]
+    extern "C" fn turn(&mut self) -> Place {
+        self.end();
+        let ci = self.ci().wrapping_add(1);
+        self.set_ci(ci);
+        if self.routes.has_mail() {
+            take_mail(&mut self.routes, &self.ring, ci);
+        }
+        self.place
+    }
+
+    /// Reads the next completion, of whatever kind.
+    #[cold]
+    #[inline(never)]
+    #[allow(improper_ctypes_definitions, reason = "as above")]
+    extern "C" fn read(&mut self) -> Option<Read> {
         loop {
-            let ci = self.ci;
+            let ci = self.ci();
             let body = self.ring.body(ci);
-            let op_own = body.op_own();
-            // By far the most: a send that is done, and nothing else in the entry.
-            if is_done_send(op_own, cqe::owner_of_pass(ci, self.ring.log2_entries())) {
-                barrier::from_device_barrier();
-                if !self.routes.has_mail() {
-                    self.ci = ci.wrapping_add(1);
-                    match resolve_send(&self.routes, body) {
-                        Some((wr_id, completed)) => return Some(Cqe::new(body, opcode::REQ, wr_id, completed)),
-                        None => {
-                            self.disowned += 1;
-                            continue;
-                        }
-                    }
-                }
-            }
+            let last = body.last();
+            let op_own = last.op_own();
             if !cqe::is_ready(op_own, ci, self.ring.log2_entries()) {
                 return None;
             }
@@ -207,37 +266,23 @@ impl<B: Bus> Cq<B> {
                     Ok(Admitted::WithData) => {}
                     Ok(Admitted::Unpacked) => continue,
                     Err(fault) => {
-                        self.fault = Some(fault);
+                        (self.fault, self.bad_entry) = (Some(fault), Some(fault.entry()));
                         return None;
                     }
                 }
             }
-            self.ci = ci.wrapping_add(1);
-            match resolve(&self.routes, body, op_own) {
-                Some((wr_id, opcode)) => {
-                    let inside = if is_special { Some(&self.inside) } else { None };
-                    return Some(Cqe::new(body, cqe::opcode_of(op_own), wr_id, opcode).with(inside));
+            let resolved = resolve(&self.routes, body, last);
+            if ci.wrapping_sub(self.given_back) >= self.ring.entries() / 2 {
+                self.end();
+            }
+            self.set_ci(ci.wrapping_add(1));
+            match resolved {
+                Some((wr_id, completed)) => {
+                    return Some(Read { ci, kind: cqe::opcode_of(op_own), wr_id, completed, carries_data: is_special });
                 }
                 None => self.disowned += 1,
             }
         }
-    }
-
-    /// Ends the batch: gives the entries of all completions read so far back to the device.
-    #[inline(always)]
-    pub fn end(&mut self) {
-        if self.holds_slots() {
-            self.routes.mailbox().give_back(self.ci);
-            self.bus.to_device();
-            self.bus.record(&self.record, Word::CONSUMED, self.ci & 0xff_ffff);
-            self.given_back = self.ci;
-        }
-    }
-
-    /// Whether there are completions that were read, and whose entries were not given back.
-    #[inline(always)]
-    pub fn holds_slots(&self) -> bool {
-        self.ci != self.given_back
     }
 
     /// Asks for an event when the next completion arrives, or is there already; with `solicited_only` when one arrives whose
@@ -245,7 +290,7 @@ impl<B: Bus> Cq<B> {
     ///
     /// `events` is how many events of this queue were received: the device answers each number with one event at most.
     pub fn arm(&self, events: u32, solicited_only: bool) {
-        let word = (events & 3) << 28 | u32::from(solicited_only) << 24 | self.ci & 0xff_ffff;
+        let word = (events & 3) << 28 | u32::from(solicited_only) << 24 | self.ci() & 0xff_ffff;
         self.bus.to_device();
         self.bus.record(&self.record, Word::ARM, word);
         self.bus.wc_start();
@@ -254,13 +299,128 @@ impl<B: Bus> Cq<B> {
     }
 }
 
+/// A completion queue while a batch is read: what each completion needs is here, to be kept in registers. How far it was read is
+/// in the queue at any time, so that a batch that is forgotten gives nothing twice.
+pub struct OpenCq<'a, B = Cpu> {
+    cq: &'a mut Cq<B>,
+    place: Place,
+    /// Where nothing was read yet that is to be given back; 0 once it is known that something was.
+    start: usize,
+    /// The last look found no entry, so that the device had one free.
+    is_exhausted: bool,
+}
+
+impl<B: Bus> OpenCq<'_, B> {
+    /// The queue itself, to look at.
+    #[inline(always)]
+    pub fn cq(&self) -> &Cq<B> {
+        self.cq
+    }
+
+    /// The queue itself.
+    #[inline(always)]
+    pub fn queue(&mut self) -> &mut Cq<B> {
+        self.cq
+    }
+
+    /// The next completion.
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<Cqe<'_>> {
+        // SAFETY: a place of the queue's ring, which stays where it is while the queue is borrowed; after it was passed with
+        // `false` it was asked for anew.
+        let body = unsafe { self.place.body() };
+        let last = body.last().less(self.place.owner());
+        // By far the most: a send is done, and nothing else is in the entry.
+        if is_done_send(last) {
+            barrier::from_device_barrier();
+            if let Some(queue) = self.cq.routes.send_queue(body.uidx_word())
+                && let Some((wr_id, completed)) = queue.complete_current(last.word())
+            {
+                self.pass();
+                return Some(Cqe::done(body, opcode::REQ, wr_id, completed));
+            }
+        } else if let Some(kind) = done_receive(last) {
+            barrier::from_device_barrier();
+            if !self.cq.routes.has_mail()
+                && let Some(queue) = self.cq.routes.receive_queue(body.uidx_word())
+            {
+                let wr_id = queue.complete(last.wqe_counter());
+                self.pass();
+                return Some(Cqe::done(body, kind, wr_id, received_as(kind)));
+            }
+        } else if last.is_missing() {
+            self.is_exhausted = true;
+            return None;
+        }
+        let read = self.cq.read();
+        (self.place, self.start, self.is_exhausted) = (self.cq.place, 0, false);
+        let Read { ci, kind, wr_id, completed, carries_data } = read?;
+        let inside = if carries_data { Some(&self.cq.inside) } else { None };
+        Some(Cqe::new(self.cq.ring.body(ci), kind, wr_id, completed).with(inside))
+    }
+
+    /// Goes on to the next entry. Those before this one are done with.
+    #[inline(always)]
+    fn pass(&mut self) {
+        self.is_exhausted = false;
+        if self.place.pass() {
+            self.cq.place.follow(&self.place);
+        } else {
+            (self.place, self.start) = (self.cq.turn(), 0);
+        }
+    }
+
+    /// Whether there is nothing to read, or nothing that can be.
+    #[inline(always)]
+    pub fn is_drained(&self) -> bool {
+        // SAFETY: as in `next`.
+        let last = unsafe { self.place.body() }.last();
+        last.less(self.place.owner()).is_missing() || self.cq.has_fault()
+    }
+
+    /// Whether there are completions that were read, and whose entries were not given back.
+    #[inline(always)]
+    pub fn holds_slots(&self) -> bool {
+        !self.place.is_at(self.start)
+    }
+
+    /// Ends the batch, as [`Cq::end`] does.
+    #[inline(always)]
+    pub fn end(&mut self) -> bool {
+        // Briefly, for the compiler to put it where batches end, and not elsewhere.
+        let may_be_full = !self.is_exhausted && self.cq.is_full();
+        if !may_be_full {
+            self.cq.consume(self.place.ci());
+        }
+        !may_be_full
+    }
+}
+
+/// A completion that was read: what is not in its entry.
+struct Read {
+    ci: u32,
+    kind: u8,
+    wr_id: u64,
+    completed: WcOpcode,
+    /// In the queue's `inside`.
+    carries_data: bool,
+}
+
 /// Set in an entry's last byte where the sender asked for an event.
 const SOLICITED: u8 = 1 << 1;
 
-/// Whether an entry is the device's word on this pass that a send is done, and carries nothing else.
+/// Whether an entry, less the owner bit of this pass, says that a send is done, and carries nothing else.
 #[inline(always)]
-const fn is_done_send(op_own: u8, owner: u8) -> bool {
-    (op_own ^ owner) & !SOLICITED == opcode::REQ << 4
+fn is_done_send(last: Last) -> bool {
+    last.op_own() & !SOLICITED == opcode::REQ << 4
+}
+
+/// The kind of receive that an entry, less the owner bit of this pass, says is done, if it carries nothing else.
+#[inline(always)]
+fn done_receive(last: Last) -> Option<u8> {
+    let kind = last.op_own() & !SOLICITED;
+    // Neither the owner nor the format of what is carried is set.
+    (kind & 0xf == 0 && kind >> 4 <= opcode::RESP_SEND_INV).then_some(kind >> 4)
 }
 
 /// Whether an entry needs a closer look: it carries more than itself, or is neither a completion nor a failure.
@@ -337,28 +497,15 @@ pub(super) fn disown(ring: &CqRing, ci: u32, past: Past) {
     }
 }
 
-/// The number of a send work request, and what it was posted as.
-#[inline(always)]
-fn resolve_send(routes: &Routes<CqRing>, body: Body<'_>) -> Option<(u64, WcOpcode)> {
-    let queue = match routes.send_queue(body.uidx_word()) {
-        Some(queue) => queue,
-        None => routes.sends(body.uidx())?,
-    };
-    Some(queue.complete(body.wqe_counter()))
-}
-
 /// The number of a work request, and what it was posted as.
 #[inline(always)]
-fn resolve(routes: &Routes<CqRing>, body: Body<'_>, op_own: u8) -> Option<(u64, WcOpcode)> {
-    let kind = cqe::opcode_of(op_own);
+fn resolve(routes: &Routes<CqRing>, body: Body<'_>, last: Last) -> Option<(u64, WcOpcode)> {
+    let kind = cqe::opcode_of(last.op_own());
     if matches!(kind, opcode::REQ | opcode::REQ_ERR) {
-        return resolve_send(routes, body);
+        return Some(routes.sends(body.uidx())?.complete(last.wqe_counter()));
     }
-    let wr_id = match routes.receives(body.uidx())? {
-        Receives::Own(queue) => queue.complete(),
-        Receives::Shared(queue) => queue.complete(body.wqe_counter()),
-    };
-    Some((wr_id, if kind == opcode::RESP_WR_IMM { WcOpcode::RECV_RDMA_WITH_IMM } else { WcOpcode::RECV }))
+    let wr_id = routes.receives(body.uidx())?.complete(last.wqe_counter());
+    Some((wr_id, received_as(kind)))
 }
 
 #[cfg(all(test, not(loom)))]

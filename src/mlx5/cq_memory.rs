@@ -21,7 +21,11 @@ use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Offset of the last four bytes of a body: index of the element, signature, and whose the entry is.
+const LAST: usize = offset_of!(Cqe64, wqe_counter);
+const _: () = assert!(LAST == 60 && offset_of!(Cqe64, op_own) == 63);
 
 /// A completion ring. A clone is another view of the same memory.
 #[derive(Clone)]
@@ -39,6 +43,25 @@ pub struct CqRing {
 unsafe impl Send for CqRing {}
 // SAFETY: what `&CqRing` gives without `unsafe` are numbers and copies, read as the module says.
 unsafe impl Sync for CqRing {}
+
+/// The place in a ring that a poller has come to, to be read without a look at where the ring is for each entry.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// The entry's body.
+    body: *mut u8,
+    /// Where to stop and think: the body after the last one of this half of the ring, and its answer number.
+    stop: *mut u8,
+    stop_ci: u32,
+    entry_bytes: usize,
+    log2_entry_bytes: u32,
+    /// Of entries that the device has written on this pass.
+    owner: u32,
+}
+
+// SAFETY: addresses, which only `Place::body` makes anything of.
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
 
 /// The 64 bytes of an entry that tell of a completion, and where they are.
 #[derive(Clone, Copy)]
@@ -99,6 +122,25 @@ impl CqRing {
         Body(unsafe { self.first.add(offset) }, PhantomData)
     }
 
+    /// The place of entry number `ci`.
+    #[inline(always)]
+    pub fn place(&self, ci: u32) -> Place {
+        let last_of_half = self.mask >> 1;
+        let Body(body, _) = self.body(ci);
+        let body = body.as_ptr();
+        let left = last_of_half - (ci & last_of_half) + 1;
+        // Behind the ring's memory, maybe, where nothing is read.
+        let stop = body.wrapping_add((left as usize) << self.log2_entry_bytes);
+        Place {
+            body,
+            stop,
+            stop_ci: ci.wrapping_add(left),
+            entry_bytes: 1 << self.log2_entry_bytes,
+            log2_entry_bytes: self.log2_entry_bytes,
+            owner: cqe::owner_of_pass(ci, self.log2_entries).into(),
+        }
+    }
+
     /// The last byte of entry `ci` if the device wrote it as answer number `ci`.
     #[inline(always)]
     pub fn ready(&self, ci: u32) -> Option<u8> {
@@ -152,30 +194,126 @@ impl CqRing {
     pub fn write(&self, ci: u32, bytes: &[u8]) {
         assert!(bytes.len() <= self.entry_bytes() as usize);
         let body = self.body(ci);
-        for (i, byte) in bytes.iter().rev().enumerate().rev() {
+        let (before, last) = bytes.split_last_chunk::<4>().expect("an entry's last four bytes are written");
+        for (i, byte) in before.iter().rev().enumerate().rev() {
             // SAFETY: in the entry, which ends 64 bytes behind its body's start.
-            unsafe { body.0.as_ptr().add(CQE_BYTES).sub(1 + i).write_volatile(*byte) };
+            unsafe { body.0.as_ptr().add(LAST).sub(1 + i).write_volatile(*byte) };
         }
+        body.last_word().store(u32::from_ne_bytes(*last), Ordering::Release);
+    }
+}
+
+/// The last four bytes of an entry, read at once: the device writes no part of a word of memory before another.
+#[derive(Clone, Copy)]
+pub struct Last(u32);
+
+impl Last {
+    /// Whether the device has not written the entry, once the owner bit was [taken off](Self::less).
+    #[inline(always)]
+    pub fn is_missing(self) -> bool {
+        self.0 & 1 != 0 || cqe::opcode_of(self.op_own()) == cqe::opcode::INVALID
+    }
+
+    /// With 0 in place of the owner bit where it is `owner`.
+    #[inline(always)]
+    pub fn less(self, owner: u32) -> Self {
+        Self(self.0 ^ owner)
+    }
+
+    /// Whose the entry is, and what it is.
+    #[inline(always)]
+    pub fn op_own(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// All four bytes: the upper two are the index of the work queue element.
+    #[inline(always)]
+    pub fn word(self) -> u32 {
+        self.0
+    }
+
+    /// Index of the work queue element.
+    #[inline(always)]
+    pub fn wqe_counter(self) -> u32 {
+        self.0 >> 16
+    }
+}
+
+impl Place {
+    /// The entry there.
+    ///
+    /// # Safety
+    ///
+    /// The ring lives as long as what is returned, and [`pass`](Self::pass) never said `false`.
+    #[inline(always)]
+    pub unsafe fn body<'a>(&self) -> Body<'a> {
+        // SAFETY: a place of the ring, as the caller promises, so not null.
+        Body(unsafe { NonNull::new_unchecked(self.body) }, PhantomData)
+    }
+
+    /// The owner bit of entries that the device has written.
+    #[inline(always)]
+    pub fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// Number of the answer that belongs there.
+    #[inline(always)]
+    pub fn ci(&self) -> u32 {
+        let left = (self.stop.addr() - self.body.addr()) >> self.log2_entry_bytes;
+        // Less than half a ring.
+        self.stop_ci.wrapping_sub(left as u32)
+    }
+
+    /// Goes on to the next entry. `false` at the end of each half of the ring: then the place must be asked for again.
+    #[inline(always)]
+    pub fn pass(&mut self) -> bool {
+        self.body = self.body.wrapping_add(self.entry_bytes);
+        self.body != self.stop
+    }
+
+    /// Whether this is the same place as another of the ring, perhaps on another pass.
+    #[inline(always)]
+    pub fn is_at(&self, other: usize) -> bool {
+        self.body.addr() == other
+    }
+
+    /// What [`is_at`](Self::is_at) takes.
+    #[inline(always)]
+    pub fn mark(&self) -> usize {
+        self.body.addr()
+    }
+
+    /// Goes where another place is, in the same half of the ring.
+    #[inline(always)]
+    pub fn follow(&mut self, other: &Self) {
+        self.body = other.body;
     }
 }
 
 impl Body<'_> {
-    /// The last byte. Everything else of the entry may be read only after it said that the entry is ours, and a barrier.
+    /// The last four bytes. Everything else of the entry may be read only after they said that the entry is ours, and a barrier.
+    #[inline(always)]
+    pub fn last(self) -> Last {
+        Last(u32::from_be(self.last_word().load(Ordering::Acquire)))
+    }
+
+    /// The last byte of it.
     #[inline(always)]
     pub fn op_own(self) -> u8 {
-        self.last().load(Ordering::Acquire)
+        self.last().op_own()
     }
 
     /// Changes whose the entry is.
-    #[inline(always)]
     pub fn store_op_own(self, op_own: u8) {
-        self.last().store(op_own, Ordering::Release);
+        let [a, b, c, _] = self.last_word().load(Ordering::Relaxed).to_ne_bytes();
+        self.last_word().store(u32::from_ne_bytes([a, b, c, op_own]), Ordering::Release);
     }
 
     #[inline(always)]
-    fn last(&self) -> &AtomicU8 {
-        // SAFETY: inside the body, which is borrowed from its ring; only touched atomically.
-        unsafe { AtomicU8::from_ptr(self.0.as_ptr().add(offset_of!(Cqe64, op_own))) }
+    fn last_word(&self) -> &AtomicU32 {
+        // SAFETY: inside the body, which is borrowed from its ring, and aligned; only touched atomically.
+        unsafe { AtomicU32::from_ptr(self.0.as_ptr().add(LAST).cast()) }
     }
 
     /// Four bytes at `offset`, a multiple of 4 below 64, in host order.
@@ -217,27 +355,20 @@ impl Body<'_> {
         self.word::<{ offset_of!(Cqe64, srqn_uidx) }>() & uidx::NONE
     }
 
-    /// Index of the work queue element.
-    #[inline(always)]
-    pub fn wqe_counter(self) -> u32 {
-        // SAFETY: as in `word`.
-        u16::from_be(unsafe { self.0.as_ptr().add(offset_of!(Cqe64, wqe_counter)).cast::<u16>().read() }).into()
-    }
-
     /// Bytes of the message, or what else the field means.
     #[inline(always)]
     pub fn byte_cnt(self) -> u32 {
         self.word::<{ offset_of!(Cqe64, byte_cnt) }>()
     }
 
-    /// Writes all bytes, the last one last.
+    /// Writes all bytes, the last four last.
     pub fn write(self, bytes: [u8; CQE_BYTES]) {
-        let [first @ .., op_own] = bytes;
+        let [first @ .., a, b, c, d] = bytes;
         for (i, byte) in first.iter().enumerate() {
-            // SAFETY: in the body. The entry is ours until it is given back; other threads only look at its last byte.
+            // SAFETY: in the body. The entry is ours until it is given back; other threads only look at its last bytes.
             unsafe { self.0.as_ptr().add(i).write_volatile(*byte) };
         }
-        self.store_op_own(op_own);
+        self.last_word().store(u32::from_ne_bytes([a, b, c, d]), Ordering::Release);
     }
 
     /// Lets it name another queue.

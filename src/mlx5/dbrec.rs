@@ -12,6 +12,7 @@
 use super::memory::{page_bytes, pages};
 use crate::mem::map::Mapping;
 use crate::uverbs::errno::Errno;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -48,9 +49,16 @@ struct Page {
 
 /// One record, given back when dropped.
 pub struct DoorbellRecord {
+    /// Both words.
+    words: NonNull<u8>,
     page: Arc<Page>,
     place: usize,
 }
+
+// SAFETY: `words` points into the page that moves along, and is only touched by atomic access.
+unsafe impl Send for DoorbellRecord {}
+// SAFETY: as above.
+unsafe impl Sync for DoorbellRecord {}
 
 impl DoorbellPages {
     /// A record that nobody else has, zeroed.
@@ -75,7 +83,9 @@ impl DoorbellRecord {
         let mut taken = page.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let place = taken.iter().position(|taken| !taken)?;
         taken[place] = true;
-        let record = Self { page: Arc::clone(page), place };
+        // SAFETY: `place` is below the number of places, so the record's 8 bytes are inside the page.
+        let words = NonNull::new(unsafe { page.memory.as_ptr().add(place * STRIDE) })?;
+        let record = Self { words, page: Arc::clone(page), place };
         record.store(Word::Receive, 0);
         record.store(Word::Send, 0);
         Some(record)
@@ -83,7 +93,7 @@ impl DoorbellRecord {
 
     /// Where it is, for the kernel.
     pub fn addr(&self) -> u64 {
-        self.page.memory.as_ptr().expose_provenance() as u64 + (self.place * STRIDE) as u64
+        self.words.as_ptr().expose_provenance() as u64
     }
 
     /// Stores a number, which the device reads as big endian.
@@ -101,9 +111,9 @@ impl DoorbellRecord {
 
     #[inline(always)]
     fn word(&self, word: Word) -> &AtomicU32 {
-        // SAFETY: `place` is below the number of places, so the record's 8 bytes are inside the page, which lives as long
-        // as `self`; a page and the stride are multiples of 4. Nobody touches the words but by atomic access.
-        unsafe { AtomicU32::from_ptr(self.page.memory.as_ptr().add(self.place * STRIDE + 4 * word as usize).cast()) }
+        // SAFETY: one of the record's words, inside the page, which lives as long as `self`; a page and the stride are
+        // multiples of 4. Nobody touches the words but by atomic access.
+        unsafe { AtomicU32::from_ptr(self.words.as_ptr().add(4 * word as usize).cast()) }
     }
 }
 

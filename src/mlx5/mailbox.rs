@@ -2,11 +2,13 @@
 //! completion.
 //!
 //! A completion names its queue by the user's index. The poller has a table of its own by that index ([`Routes`]); whoever
-//! makes, resets or destroys a queue puts a note into the completion queue's [`Mailbox`] and moves its epoch on. The poller
-//! compares the epoch with the one it knows *after* it has seen a completion and *before* it looks its queue up: a queue's
-//! note was put before anything was posted to it, so whoever sees a completion of it sees the new epoch as well. A look per
-//! batch would not do: a completion that arrives during the batch, of a queue made during the batch, would be taken for one
-//! of whatever queue had the index before.
+//! makes, resets or destroys a queue puts a note into the completion queue's [`Mailbox`] and moves its epoch on. A note was put
+//! before anything was posted to the queue that it tells of, so whoever sees a completion of that sees what came with the
+//! note as well. For receives that is the epoch: the poller compares it with the one it knows *after* it has seen a completion
+//! and *before* it looks its queue up. For sends, of which there are many more on most completion queues, it is that the queue
+//! that had the index before is [retired](SqShared::retire): the poller looks up a queue, finds that it is retired or that there is
+//! none, and only then asks for notes. A look per batch would not do: a completion that arrives during the batch, of a queue
+//! made during the batch, would be taken for one of whatever queue had the index before.
 //!
 //! **Completions of the past.** An index may be used again at once. Completions of the queue that had it before may still be
 //! in the ring, but none comes after: the note is put after the kernel destroyed (or reset) that queue. So the note says how
@@ -16,9 +18,11 @@
 //! be overwritten only after the poller gave it back, so if the poller has not passed the place where reading stopped, nothing
 //! that was read can have been overwritten meanwhile.
 
+use super::cqe::opcode;
 use super::shadow::{RqShared, SqShared, SrqShared};
 use super::uidx;
 use crate::mem::atomic::{AtomicU32, Ordering};
+use crate::uverbs::wr::WcOpcode;
 use std::sync::Arc;
 
 #[cfg(loom)]
@@ -33,6 +37,23 @@ pub enum Receives {
     Own(Arc<RqShared>),
     /// A shared one.
     Shared(Arc<SrqShared>),
+}
+
+impl Receives {
+    /// Element `counter` is done.
+    #[inline(always)]
+    pub fn complete(&self, counter: u32) -> u64 {
+        match self {
+            Self::Own(queue) => queue.complete(),
+            Self::Shared(queue) => queue.complete(counter),
+        }
+    }
+}
+
+/// What a receive completes as.
+#[inline(always)]
+pub const fn received_as(kind: u8) -> WcOpcode {
+    if kind == opcode::RESP_WR_IMM { WcOpcode::RECV_RDMA_WITH_IMM } else { WcOpcode::RECV }
 }
 
 /// A change of what a user index stands for. Both directions change independently: they may complete on different queues.
@@ -85,6 +106,8 @@ pub struct Mailbox<F> {
 
 struct Inner<F> {
     notes: Vec<Note>,
+    /// The send queues that indices stand for, as of the last note.
+    sends: Vec<Option<Arc<SqShared>>>,
     ring: F,
 }
 
@@ -94,7 +117,7 @@ impl<F: Filled> Mailbox<F> {
             epoch: AtomicU32::new(0),
             consumed: AtomicU32::new(0),
             data: AtomicU32::new(0),
-            inner: Mutex::new(Inner { notes: Vec::new(), ring }),
+            inner: Mutex::new(Inner { notes: Vec::new(), sends: Vec::new(), ring }),
         }
     }
 
@@ -102,6 +125,11 @@ impl<F: Filled> Mailbox<F> {
     /// kernel has reset or destroyed it.
     pub fn put(&self, uidx: u32, change: Change) {
         self.with(|inner| {
+            if let Change::Sends(queue) = &change
+                && let Some(before) = set(&mut inner.sends, uidx, queue.clone())
+            {
+                before.retire();
+            }
             let filled_to = inner.ring.filled_to(&self.consumed);
             inner.notes.push(Note { uidx, change, filled_to });
             let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1);
@@ -164,7 +192,9 @@ pub struct Routes<F> {
     mailbox: Arc<Mailbox<F>>,
     /// Epoch of the last note that was taken.
     seen: u32,
-    sends: Vec<Option<Arc<SqShared>>>,
+    /// [`nobody`](SqShared::nobody) where there is none: the quick way asks only whether what it found is retired.
+    sends: Vec<Arc<SqShared>>,
+    nobody: Arc<SqShared>,
     receives: Vec<Option<Receives>>,
     /// By distance from [`uidx::FIRST_NAME`].
     gone: Vec<Option<Gone>>,
@@ -172,14 +202,15 @@ pub struct Routes<F> {
 
 impl<F: Filled> Routes<F> {
     pub fn new(mailbox: Arc<Mailbox<F>>) -> Self {
-        Self { mailbox, seen: 0, sends: Vec::new(), receives: Vec::new(), gone: Vec::new() }
+        let nobody = Arc::new(SqShared::nobody());
+        Self { mailbox, seen: 0, sends: Vec::new(), nobody, receives: Vec::new(), gone: Vec::new() }
     }
 
     pub fn mailbox(&self) -> &Arc<Mailbox<F>> {
         &self.mailbox
     }
 
-    /// Whether there are notes. Asked once for each completion, after it was seen and before its queue is looked up.
+    /// Whether there are notes. Asked after a completion was seen and before its queue is looked up.
     #[inline(always)]
     pub fn has_mail(&self) -> bool {
         self.mailbox.epoch.load(Ordering::Acquire) != self.seen
@@ -194,13 +225,20 @@ impl<F: Filled> Routes<F> {
 
     /// As [`take_mail`](Self::take_mail), and lets `change` put another ring in the place that note writers look at.
     pub fn take_mail_and<T>(&mut self, mut disown: impl FnMut(Past), change: impl FnOnce(&mut F) -> T) -> T {
-        let Self { sends, receives, gone, mailbox, .. } = self;
+        let Self { sends, nobody, receives, gone, mailbox, .. } = self;
         let consumed = mailbox.consumed.load(Ordering::Relaxed);
         let (seen, changed) = mailbox.take(|notes, ring| {
             for Note { uidx, change, filled_to } in notes {
                 let is_sends = matches!(change, Change::Sends(_));
                 let before = match change {
-                    Change::Sends(queue) => set(sends, uidx, queue).map(|queue| Change::Sends(Some(queue))),
+                    Change::Sends(queue) => {
+                        let at = uidx as usize;
+                        if sends.len() <= at {
+                            sends.resize(at + 1, Arc::clone(nobody));
+                        }
+                        let before = std::mem::replace(&mut sends[at], queue.unwrap_or_else(|| Arc::clone(nobody)));
+                        (!Arc::ptr_eq(&before, nobody)).then_some(Change::Sends(Some(before)))
+                    }
                     Change::Receives(queue) => set(receives, uidx, queue).map(|queue| Change::Receives(Some(queue))),
                 };
                 if is_before(consumed, filled_to) {
@@ -214,10 +252,17 @@ impl<F: Filled> Routes<F> {
         changed
     }
 
-    /// The send queue that `uidx` stands for, if it is in the table: the quick way.
+    /// The send queue that `uidx` stood for when the last note was taken, if there was any: the quick way. Whether it still does
+    /// is known to [`SqShared::complete_current`].
     #[inline(always)]
     pub fn send_queue(&self, uidx: u32) -> Option<&SqShared> {
-        self.sends.get(uidx as usize)?.as_deref()
+        self.sends.get(uidx as usize).map(|queue| &**queue)
+    }
+
+    /// The receive queue that `uidx` stands for, if it is in the table: the quick way.
+    #[inline(always)]
+    pub fn receive_queue(&self, uidx: u32) -> Option<&Receives> {
+        self.receives.get(uidx as usize)?.as_ref()
     }
 
     /// The send queue that `uidx` stands for.
@@ -229,7 +274,8 @@ impl<F: Filled> Routes<F> {
     )]
     pub extern "C" fn sends(&self, uidx: u32) -> Option<&SqShared> {
         match self.sends.get(uidx as usize) {
-            Some(queue) => queue.as_deref(),
+            Some(queue) if Arc::ptr_eq(queue, &self.nobody) => None,
+            Some(queue) => Some(queue),
             None => match self.gone(uidx)? {
                 Change::Sends(queue) => queue.as_deref(),
                 Change::Receives(_) => None,

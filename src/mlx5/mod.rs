@@ -36,7 +36,7 @@ mod wqe;
 pub use clock::Clock;
 pub use completion::Cqe;
 pub use context::{BlueFlame, Mlx5Context};
-pub use cq::Cq;
+pub use cq::{Cq, OpenCq};
 pub use create::{
     CqRequest, NewCq, NewQp, NewSrq, ReceiveFrom, Stamps, alloc_pd, create_ah, create_cq, create_qp, create_srq,
     create_xrc_recv,

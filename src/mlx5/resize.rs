@@ -37,11 +37,11 @@ impl<B: Bus> Cq<B> {
             return Ok(());
         }
         let new = CqRing::new(layout).map_err(|errno| Error::kernel(verb, errno))?;
-        self.end();
+        self.give_back();
         let request =
             ResizeCq { buf_addr: new.addr(), cqe_size: self.ring.entry_bytes() as u16, reserved0: 0, reserved1: 0 };
         command(layout.capacity(), &request)?;
-        let (old, ci, compressed) = (&self.ring, self.ci, self.compressed);
+        let (old, ci, compressed) = (&self.ring, self.ci(), self.compressed);
         let moved = self.routes.take_mail_and(
             |past| disown(old, ci, past),
             |shown| {
@@ -51,12 +51,13 @@ impl<B: Bus> Cq<B> {
             },
         );
         let old = std::mem::replace(&mut self.ring, new);
+        self.set_ci(ci);
         match moved {
             // The last entry of the old ring counts as read.
             Some(()) => {
-                self.ci = ci.wrapping_add(1);
+                self.set_ci(ci.wrapping_add(1));
                 self.routes.moved_on();
-                self.end();
+                self.give_back();
                 Ok(())
             }
             // The device did not say that it has left the old ring: it may still write there.
@@ -74,11 +75,11 @@ impl<B: Bus> Cq<B> {
 
     /// Completions that are in the ring and not read.
     fn in_ring(&self) -> u32 {
-        let mut at = self.ci;
+        let mut at = self.ci();
         while let Some(span) = self.ring.span(at) {
             at = at.wrapping_add(span);
         }
-        at.wrapping_sub(self.ci)
+        at.wrapping_sub(self.ci())
     }
 }
 

@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::bus::Bus;
+use super::shadow::ONE;
 use super::wqe::{BB_BYTES, Chunk, DS_BYTES, INLINE, InlineHead};
 use crate::mem::map::Mapping;
 use std::marker::PhantomData;
@@ -20,6 +21,8 @@ pub struct Ring {
     base: NonNull<u8>,
     /// Bytes minus one.
     mask: usize,
+    /// Blocks minus one.
+    last_block: u32,
     _memory: Arc<Mapping>,
 }
 
@@ -40,7 +43,8 @@ impl Ring {
         // SAFETY: in bounds, as just checked.
         let base = NonNull::new(unsafe { memory.as_ptr().add(offset) }).expect("memory is not at address 0");
         assert!(base.addr().get().is_multiple_of(BB_BYTES as usize), "a ring starts on a block");
-        Self { base, mask: bytes - 1, _memory: memory }
+        let last_block = (bytes / BB_BYTES as usize - 1) as u32;
+        Self { base, mask: bytes - 1, last_block, _memory: memory }
     }
 
     /// Bytes of the ring.
@@ -52,13 +56,19 @@ impl Ring {
     #[inline(always)]
     pub fn cursor(&mut self, offset: usize) -> Cursor<'_> {
         let ring = self.open();
-        Cursor { start: offset & ring.mask & !(DS_BYTES as usize - 1), ds: 0, starts_block: false, ring }
+        Cursor { start: offset & ring.mask() & !(DS_BYTES as usize - 1), ds: 0, starts_block: false, ring }
+    }
+
+    /// Number of the last block: a mask of block numbers.
+    #[inline(always)]
+    pub fn last_block(&self) -> u32 {
+        self.last_block
     }
 
     /// The ring, to be written without a look at where it is for each element.
     #[inline(always)]
     pub fn open(&mut self) -> OpenRing<'_> {
-        OpenRing { base: self.base, mask: self.mask, _ring: PhantomData }
+        OpenRing { base: self.base, last: self.last_block * BB_BYTES, _ring: PhantomData }
     }
 
     /// The block that starts at `offset`, a multiple of 64.
@@ -84,26 +94,53 @@ impl Ring {
     }
 }
 
+/// Where a block is in a ring.
+#[derive(Clone, Copy)]
+pub struct BlockPlace(u32);
+
+impl BlockPlace {
+    /// In bytes: a multiple of a block's.
+    #[inline(always)]
+    pub fn offset(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// A ring that is being written.
 pub struct OpenRing<'a> {
     base: NonNull<u8>,
-    mask: usize,
+    /// Offset of the last block.
+    last: u32,
     _ring: PhantomData<&'a mut Ring>,
 }
 
 impl OpenRing<'_> {
-    /// A cursor on the block that `number` stands for.
+    /// Bytes minus one.
     #[inline(always)]
-    pub fn element(&mut self, number: u32) -> Cursor<'_> {
-        let ring = OpenRing { base: self.base, mask: self.mask, _ring: PhantomData };
-        Cursor { start: (number as usize * BB_BYTES as usize) & self.mask, ds: 0, starts_block: true, ring }
+    fn mask(&self) -> usize {
+        (self.last | (BB_BYTES - 1)) as usize
     }
 
-    /// The block that `number` stands for.
+    /// Where the block is that `number`, times [`ONE`], stands for.
+    #[inline(always)]
+    pub fn place(&self, number: u32) -> BlockPlace {
+        // One shift makes an offset of it; what is no whole block is masked away.
+        BlockPlace(number >> (ONE.ilog2() - BB_BYTES.ilog2()) & self.last)
+    }
+
+    /// A cursor on the block at a place of this ring.
+    #[inline(always)]
+    pub fn element(&mut self, place: BlockPlace) -> Cursor<'_> {
+        let ring = OpenRing { base: self.base, last: self.last, _ring: PhantomData };
+        // Of this ring or of another: never beyond this one.
+        Cursor { start: place.offset() & self.last as usize, ds: 0, starts_block: true, ring }
+    }
+
+    /// The block that `number`, times [`ONE`], stands for.
     #[inline(always)]
     pub fn block(&self, number: u32) -> Block<'_> {
         // SAFETY: masked, so in bounds; ring and block are multiples of 64, so the whole block is.
-        let at = unsafe { self.base.as_ptr().add((number as usize * BB_BYTES as usize) & self.mask) };
+        let at = unsafe { self.base.as_ptr().add(self.place(number).offset()) };
         Block { at, _ring: PhantomData }
     }
 }
@@ -151,7 +188,7 @@ impl Cursor<'_> {
     fn at(&self) -> usize {
         let at = self.start + self.ds as usize * DS_BYTES as usize;
         // A ring has a multiple of blocks, so what lies in an element's first block does not go around its end.
-        if self.starts_block && self.ds < BB_BYTES / DS_BYTES { at } else { at & self.ring.mask }
+        if self.starts_block && self.ds < BB_BYTES / DS_BYTES { at } else { at & self.ring.mask() }
     }
 
     /// Writes a segment.
@@ -168,7 +205,7 @@ impl Cursor<'_> {
     /// if there are more than `max_bytes`.
     #[inline(always)]
     pub fn inline<B: Bus>(&mut self, bus: &B, max_bytes: usize, pieces: &[&[u8]]) -> Option<()> {
-        let (base, mask) = (self.ring.base, self.ring.mask);
+        let (base, mask) = (self.ring.base, self.ring.mask());
         let unit = self.at();
         if let [piece] = pieces
             && piece.len() <= DS_BYTES as usize - size_of::<InlineHead>()

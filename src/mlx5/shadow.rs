@@ -10,12 +10,15 @@
 //! # Safety argument
 //!
 //! Arrays are indexed without a bounds check, by indices masked with their length (a power of two, checked when made)
-//! minus one.
+//! minus one, or by offsets masked with that times the size of an entry.
 #![allow(unsafe_code)]
 
-use crate::mem::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::ring::BlockPlace;
+use super::wqe::BB_BYTES;
+use crate::mem::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::uverbs::wr::WcOpcode;
 use crossbeam_utils::CachePadded;
+use std::ptr::NonNull;
 
 /// A power of two of entries, reached by masked indices.
 struct Masked<T> {
@@ -32,12 +35,6 @@ impl<T> Masked<T> {
         Self { entries: (0..len).map(entry).collect(), mask: len - 1 }
     }
 
-    /// The entries, to be reached without a look at where they are for each.
-    #[inline(always)]
-    fn open(&self) -> OpenMasked<'_, T> {
-        OpenMasked { entries: &self.entries, mask: self.mask }
-    }
-
     /// The entry that any number stands for.
     #[inline(always)]
     fn get(&self, index: u32) -> &T {
@@ -46,45 +43,51 @@ impl<T> Masked<T> {
     }
 }
 
-struct OpenMasked<'a, T> {
-    entries: &'a [T],
-    mask: u32,
-}
-
-impl<'a, T> OpenMasked<'a, T> {
-    /// As [`Masked::get`].
-    #[inline(always)]
-    fn get(&self, index: u32) -> &'a T {
-        // SAFETY: as there.
-        unsafe { self.entries.get_unchecked((index & self.mask) as usize) }
-    }
-}
-
 /// Of a send queue, for the poster of a batch.
-pub struct OpenSends<'a>(OpenMasked<'a, Sent>);
+#[derive(Clone, Copy)]
+pub struct OpenSends<'a> {
+    entries: &'a [Sent],
+}
 
 impl OpenSends<'_> {
-    /// Notes the work request whose element starts at `block`; `count` is its number from the queue's start, times [`ONE`].
+    /// Notes the work request whose element starts at `place`, of which there were `count` before it, times [`ONE`].
+    ///
+    /// # Safety
+    ///
+    /// The place is one of a ring that has no more blocks than there are entries.
     #[inline(always)]
-    pub fn note(&self, block: u32, wr_id: u64, count: u32, opcode: WcOpcode) {
-        let entry = self.0.get(block);
+    pub unsafe fn note(&self, place: BlockPlace, wr_id: u64, count: u32, opcode: WcOpcode) {
+        // SAFETY: a place is a multiple of a block's size, which an entry's size divides, so this is the offset of an entry; of
+        // one that is there, as the caller promises.
+        let entry = unsafe { &*self.entries.as_ptr().byte_add(place.offset() / (BB_BYTES / SENT_BYTES) as usize) };
         entry.wr_id.store(wr_id, Ordering::Relaxed);
-        entry.count_and_opcode.store(count | opcode.0, Ordering::Relaxed);
+        // The lower 8 bits of a count are zero: a sum is less work than putting bits together.
+        entry.count_and_opcode.store(count.wrapping_add(opcode.0), Ordering::Relaxed);
     }
 }
 
 /// Of a send queue: one entry for each block, used by the element that starts there.
+///
+/// It stands for one user index of one completion queue, until it is [retired](Self::retire).
 pub struct SqShared {
+    /// The entries, until it is retired; then null.
+    current: AtomicPtr<Sent>,
+    /// A mask of their offsets, for the lower 16 bits of a block.
+    offsets: u32,
     entries: Masked<Sent>,
     /// What the last completion's entry says: [`Sent::count_and_opcode`].
     done: CachePadded<AtomicU32>,
 }
 
+#[repr(align(16))]
 struct Sent {
     wr_id: AtomicU64,
-    /// Bits 31:8 work requests posted up to and with this one, 7:0 what it completes as.
+    /// Bits 31:8 work requests posted before this one, 7:0 what it completes as.
     count_and_opcode: AtomicU32,
 }
+
+const SENT_BYTES: u32 = size_of::<Sent>() as u32;
+const _: () = assert!(SENT_BYTES.is_power_of_two() && SENT_BYTES <= 1 << 16);
 
 /// One work request, where counts of them have the upper 24 bits of a word: more than any queue holds.
 pub const ONE: u32 = 1 << 8;
@@ -93,31 +96,82 @@ impl SqShared {
     /// For a ring of `blocks` blocks.
     pub fn new(blocks: u32) -> Self {
         let entry = |_| Sent { wr_id: AtomicU64::new(0), count_and_opcode: AtomicU32::new(0) };
-        Self { entries: Masked::new(blocks, entry), done: CachePadded::new(AtomicU32::new(0)) }
+        let entries = Masked::new(blocks, entry);
+        Self {
+            current: AtomicPtr::new(entries.entries.as_ptr().cast_mut()),
+            offsets: (entries.mask & 0xffff) * SENT_BYTES,
+            entries,
+            // The one before the first.
+            done: CachePadded::new(AtomicU32::new(0_u32.wrapping_sub(ONE))),
+        }
+    }
+
+    /// Of no queue at all.
+    pub fn nobody() -> Self {
+        let shared = Self::new(1);
+        shared.retire();
+        shared
+    }
+
+    /// Its user index stands for something else from now on. Before anything else is posted under that index, so that whoever
+    /// sees a completion of something else sees this as well.
+    pub fn retire(&self) {
+        self.current.store(std::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// How many blocks it has entries for.
+    pub fn blocks(&self) -> u32 {
+        self.entries.mask + 1
     }
 
     /// Poster: a batch begins.
     #[inline(always)]
     pub fn open(&self) -> OpenSends<'_> {
-        OpenSends(self.entries.open())
+        OpenSends { entries: &self.entries.entries }
     }
 
-    /// Poster: as [`OpenSends::note`], for one, for tests.
+    /// As [`OpenSends::note`], by numbers of block and request, from 1 on, for tests.
     #[cfg(test)]
-    pub fn note(&self, block: u32, wr_id: u64, count: u32, opcode: WcOpcode) {
-        self.open().note(block, wr_id, count.wrapping_mul(ONE), opcode);
+    pub fn note(&self, block: u32, wr_id: u64, number: u32, opcode: WcOpcode) {
+        let entry = self.entries.get(block);
+        entry.wr_id.store(wr_id, Ordering::Relaxed);
+        entry
+            .count_and_opcode
+            .store(number.wrapping_sub(1).wrapping_mul(ONE).wrapping_add(opcode.0), Ordering::Relaxed);
     }
 
-    /// Poster: how many of `posted` work requests are not done, counted from the queue's start, times [`ONE`].
+    /// Poster: how many work requests are done, counted from the queue's start, times [`ONE`].
     #[inline(always)]
+    pub fn done(&self) -> u32 {
+        (self.done.load(Ordering::Acquire) & !(ONE - 1)).wrapping_add(ONE)
+    }
+
+    /// How many of `posted` work requests are not done, in the same terms.
+    #[cfg(test)]
     pub fn outstanding(&self, posted: u32) -> u32 {
-        posted.wrapping_sub(self.done.load(Ordering::Acquire) & !(ONE - 1)) / ONE
+        posted.wrapping_sub(self.done()) / ONE
     }
 
     /// Poller: the element that starts at `block` is done, and with it all before, signaled or not.
     #[inline(always)]
     pub fn complete(&self, block: u32) -> (u64, WcOpcode) {
-        let entry = self.entries.get(block);
+        self.take(self.entries.get(block))
+    }
+
+    /// As [`complete`](Self::complete), with the block in the upper 16 bits of a word, whose lower ones do not matter. `None`,
+    /// and nothing done, if it is retired.
+    #[inline(always)]
+    pub fn complete_current(&self, word: u32) -> Option<(u64, WcOpcode)> {
+        // One shift makes an offset of it.
+        let offset = (word >> (16 - SENT_BYTES.ilog2()) & self.offsets) as usize;
+        let first = NonNull::new(self.current.load(Ordering::Relaxed))?;
+        // SAFETY: what is stored there, but null, is where the entries are, which live as long as `self`; `offsets` is at most
+        // their number minus one, a mask, times their size: so the offset is that of an entry.
+        Some(self.take(unsafe { first.byte_add(offset).as_ref() }))
+    }
+
+    #[inline(always)]
+    fn take(&self, entry: &Sent) -> (u64, WcOpcode) {
         let wr_id = entry.wr_id.load(Ordering::Relaxed);
         let count_and_opcode = entry.count_and_opcode.load(Ordering::Relaxed);
         self.done.store(count_and_opcode, Ordering::Release);

@@ -5,6 +5,12 @@
 //! taken to be as long as the longest: so the queue never runs out of blocks before it is full.
 //!
 //! Slots become free when their completion is *polled*: the poller notes how far the queue is done in [`SqShared`].
+//!
+//! # Safety argument
+//!
+//! The one unsafe block tells how far entries of [`SqShared`] reach, which was looked at when the queue was made, and is the
+//! same for those that take its place.
+#![allow(unsafe_code)]
 
 use super::bus::{Bus, Cpu};
 use super::dbrec::{DoorbellRecord, Word};
@@ -16,8 +22,7 @@ use super::shadow::{ONE, OpenSends, SqShared};
 use super::uar::SendRegister;
 use super::umr::{self, Bind};
 use super::wqe::{
-    Atomic, Av, BB_BYTES, Chunk, Ctrl, DS_PER_BB, Data, EXTENDED_AV, MAX_DATA_BYTES, MAX_DS, Raddr, Xrc, ctrl_flags,
-    opcode,
+    Atomic, Av, Chunk, Ctrl, DS_PER_BB, Data, EXTENDED_AV, MAX_DATA_BYTES, MAX_DS, Raddr, Xrc, ctrl_flags, opcode,
 };
 use crate::mem::copy::stay_a_loop;
 use crate::uverbs::types::{Qpn, Rkey};
@@ -77,15 +82,13 @@ pub struct SqParts {
 }
 
 /// Send queue of one queue pair.
-///
-/// Pushed work requests are in the ring but not told to the device until [`submit`](Self::submit).
 pub struct Sq<B = Cpu> {
     ring: Ring,
-    pushed: Position,
-    /// What of that the device was told.
+    /// What the device was told of.
     told: Position,
-    /// Work requests that were done when it was last looked at, counted as in [`Position`].
-    done: u32,
+    /// What was pushed one by one, in tests.
+    #[cfg(test)]
+    pushed: Batch,
     limits: Limits,
     shared: Arc<SqShared>,
     record: Arc<DoorbellRecord>,
@@ -99,15 +102,12 @@ pub struct Sq<B = Cpu> {
 pub struct OpenSq<'a, B = Cpu> {
     ring: OpenRing<'a>,
     notes: OpenSends<'a>,
-    at: Position,
-    /// Work requests that fit, as far as known.
-    left: u32,
-    limits: Limits,
-    shared: &'a SqShared,
-    done: &'a mut u32,
-    pushed: &'a mut Position,
+    batch: Batch,
+    // What is not used for each work request is left where it is, for want of registers.
+    limits: &'a Limits,
+    shared: &'a Arc<SqShared>,
     told: &'a mut Position,
-    record: &'a DoorbellRecord,
+    record: &'a Arc<DoorbellRecord>,
     register: &'a mut SendRegister,
     bus: &'a B,
 }
@@ -115,28 +115,42 @@ pub struct OpenSq<'a, B = Cpu> {
 /// What a queue was made with.
 #[derive(Clone, Copy)]
 struct Limits {
-    max_wr: u32,
+    /// In work requests, times [`ONE`].
+    max_count: u32,
     max_ds: u32,
     max_sge: u32,
     max_inline: usize,
     /// Number of the queue pair, as the control segment has it.
     qpn_ds: u32,
-    /// Flags that every control segment has.
-    always: u8,
+    /// Every work request completes.
+    sig_all: bool,
 }
 
 /// How far a queue is filled.
 #[derive(Clone, Copy, Default)]
 struct Position {
-    /// In blocks, from the queue's start.
+    /// In blocks, from the queue's start, times [`ONE`]: as a control segment has it.
     block: u32,
     /// In work requests, from the queue's start, times [`ONE`].
     count: u32,
-    /// What the next element must wait for: earlier UMRs, or nothing.
-    fence: u8,
+    /// The count with which it is full, as far as known.
+    full_at: u32,
+    /// What the next element must wait for, earlier UMRs or nothing, as [`flags_word`] has it.
+    fence: u32,
+}
+
+/// What is pushed and not submitted.
+#[derive(Clone, Copy, Default)]
+struct Batch {
+    /// How far it fills the queue.
+    at: Position,
     /// First 8 bytes of the last control segment.
     last: [u8; 8],
 }
+
+/// Where a control segment has the index of the element's first block.
+const INDEX: u32 = 0xffff * ONE;
+const _: () = assert!(INDEX == 0xff_ff00);
 
 /// What an element is finished with.
 struct Finish {
@@ -162,19 +176,21 @@ impl<B: Bus> Sq<B> {
     pub fn with_bus(parts: SqParts, bus: B) -> Self {
         let SqParts { ring, layout, qpn, sig_all, record, register, shared, home } = parts;
         assert_eq!(ring.bytes(), layout.bytes(), "the ring is as long as the layout says");
+        assert!(shared.blocks() > ring.last_block(), "each block has an entry");
         assert!((layout.max_inline as usize) < ring.bytes(), "inline data fits the ring");
         Self {
             ring,
-            pushed: Position::default(),
             told: Position::default(),
-            done: 0,
+            #[cfg(test)]
+            pushed: Batch::default(),
             limits: Limits {
-                max_wr: layout.max_wr,
+                // A ring has at most 2^16 blocks.
+                max_count: layout.max_wr * ONE,
                 max_ds: layout.max_ds,
                 max_sge: layout.max_sge,
                 max_inline: layout.max_inline as usize,
                 qpn_ds: qpn.get() << 8,
-                always: if sig_all { ctrl_flags::CQ_UPDATE } else { 0 },
+                sig_all,
             },
             shared,
             record,
@@ -186,7 +202,7 @@ impl<B: Bus> Sq<B> {
 
     /// Work requests that the queue holds at most.
     pub fn capacity(&self) -> u32 {
-        self.limits.max_wr
+        self.limits.max_count / ONE
     }
 
     /// Scatter/gather entries that a work request takes at most.
@@ -201,30 +217,19 @@ impl<B: Bus> Sq<B> {
 
     /// Work requests that can be pushed now.
     pub fn remaining(&mut self) -> u32 {
-        self.with(|open| open.remaining())
+        self.open().remaining()
     }
 
-    /// Opens a batch: what an earlier one pushed but never submitted is dropped.
+    /// Opens a batch. What an earlier one pushed and never submitted is forgotten.
     #[inline(always)]
     pub fn open(&mut self) -> OpenSq<'_, B> {
-        self.rollback();
-        self.go_on()
-    }
-
-    /// Opens the batch that was pushed so far.
-    #[inline(always)]
-    fn go_on(&mut self) -> OpenSq<'_, B> {
-        let Self { ring, pushed, told, done, limits, shared, record, register, home: _, bus } = self;
-        let left = limits.max_wr.saturating_sub(pushed.count.wrapping_sub(*done) / ONE);
+        let Self { ring, told, limits, shared, record, register, bus, .. } = self;
         OpenSq {
             ring: ring.open(),
             notes: shared.open(),
-            at: *pushed,
-            pushed,
-            left,
-            limits: *limits,
+            batch: Batch { at: *told, last: [0; 8] },
+            limits,
             shared,
-            done,
             told,
             record,
             register,
@@ -232,66 +237,51 @@ impl<B: Bus> Sq<B> {
         }
     }
 
-    /// Does something with the batch that was pushed so far.
-    #[inline(always)]
-    fn with<T>(&mut self, work: impl FnOnce(&mut OpenSq<'_, B>) -> T) -> T {
-        let mut open = self.go_on();
-        let result = work(&mut open);
-        *open.pushed = open.at;
-        result
-    }
-
-    /// Starts a batch: what an earlier one pushed but never submitted is dropped.
-    #[inline(always)]
-    pub fn begin(&mut self) {
-        self.rollback();
-    }
-
-    /// Drops what was pushed and not submitted.
-    #[inline(always)]
-    pub fn rollback(&mut self) {
-        self.pushed = self.told;
-    }
-
     /// Starts anew, after the queue pair was modified to RESET. What completed before and was not polled is dropped: it
     /// counts in the shadow that is left behind.
     pub fn resync(&mut self) {
-        self.pushed = Position::default();
         self.told = Position::default();
-        self.done = 0;
-        self.shared = Arc::new(SqShared::new((self.ring.bytes() / BB_BYTES as usize) as u32));
+        #[cfg(test)]
+        self.rollback();
+        self.shared = Arc::new(SqShared::new(self.ring.last_block() + 1));
         self.record.store(Word::Send, 0);
         if let Some(home) = &self.home {
             home.announce(Change::Sends(Some(Arc::clone(&self.shared))));
         }
     }
+}
 
-    /// As [`OpenSq::push`].
-    #[inline(always)]
+/// Pushing one by one.
+#[cfg(test)]
+impl<B: Bus> Sq<B> {
+    /// Does something with the batch that was pushed so far.
+    fn with<T>(&mut self, work: impl FnOnce(&mut OpenSq<'_, B>) -> T) -> T {
+        let pushed = self.pushed;
+        let mut open = self.open();
+        if pushed.at.count != open.batch.at.count {
+            open.batch = pushed;
+        }
+        let result = work(&mut open);
+        self.pushed = open.batch;
+        result
+    }
+
+    pub fn rollback(&mut self) {
+        self.pushed = Batch { at: self.told, last: [0; 8] };
+    }
+
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.with(|open| open.push(wr))
     }
 
-    /// As [`OpenSq::push_to`].
-    #[inline(always)]
     pub fn push_to(&mut self, wr: &SendWr<'_>, target: Target<'_>) -> Result<(), PostError> {
         self.with(|open| open.push_to(wr, target))
     }
 
-    /// As [`OpenSq::submit`].
-    #[inline(always)]
-    pub fn submit(&mut self) {
-        self.with(|open| open.submit());
-    }
-
-    /// As [`OpenSq::push_local_inv`], for tests.
-    #[cfg(test)]
     pub fn push_local_inv(&mut self, wr_id: u64, flags: WrFlags, rkey: Rkey) -> Result<(), PostError> {
         self.with(|open| open.push_local_inv(wr_id, flags, rkey))
     }
 
-    /// As [`OpenSq::push_send_inv`], for tests.
-    #[cfg(test)]
     pub fn push_send_inv(
         &mut self,
         wr_id: u64,
@@ -303,20 +293,30 @@ impl<B: Bus> Sq<B> {
         self.with(|open| open.push_send_inv(wr_id, flags, rkey, data, target))
     }
 
-    /// As [`OpenSq::push_bind`], for tests.
-    #[cfg(test)]
     pub fn push_bind(&mut self, wr_id: u64, flags: WrFlags, bind: &Bind) -> Result<(), PostError> {
         self.with(|open| open.push_bind(wr_id, flags, bind))
     }
 
-    /// As [`OpenSq::push_nop`].
-    #[inline(always)]
     pub fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
         self.with(|open| open.push_nop(wr_id, flags))
     }
 
-    /// Goes on in another ring of the same length, for tests.
-    #[cfg(test)]
+    pub fn submit(&mut self) {
+        self.with(|open| open.submit());
+    }
+
+    /// Work requests that can be pushed behind those.
+    pub fn left(&mut self) -> u32 {
+        self.with(|open| open.remaining())
+    }
+
+    /// Starts at a place.
+    pub fn start_at(&mut self, block: u32, count: u32) {
+        self.told = Position { block: block.wrapping_mul(ONE), count, ..Position::default() };
+        self.rollback();
+    }
+
+    /// Goes on in another ring of the same length.
     pub fn use_ring(&mut self, ring: Ring) {
         assert_eq!(ring.bytes(), self.ring.bytes());
         self.ring = ring;
@@ -342,7 +342,7 @@ impl<B: Bus> OpenSq<'_, B> {
             _ => {}
         }
         self.room()?;
-        let Self { ring, bus, at, limits, .. } = self;
+        let Self { ring, bus, batch: Batch { at, .. }, limits, .. } = self;
         let mut cursor = open(ring, at.block, target, *bus);
         let (opcode, imm, completes_as) = match wr.op {
             SendOp::Send => (opcode::SEND, 0, WcOpcode::SEND),
@@ -380,7 +380,7 @@ impl<B: Bus> OpenSq<'_, B> {
                 return Err(PostError::NotOffered);
             }
         };
-        payload(&mut cursor, *bus, *limits, &wr.payload)?;
+        payload(&mut cursor, *bus, limits, &wr.payload)?;
         let ds = cursor.ds();
         self.finish(Finish { wr_id: wr.wr_id, flags: wr.flags, opcode, imm, completes_as, ds })
     }
@@ -396,9 +396,9 @@ impl<B: Bus> OpenSq<'_, B> {
         target: Target<'_>,
     ) -> Result<(), PostError> {
         self.room()?;
-        let Self { ring, bus, at, limits, .. } = self;
+        let Self { ring, bus, batch: Batch { at, .. }, limits, .. } = self;
         let mut cursor = open(ring, at.block, target, *bus);
-        payload(&mut cursor, *bus, *limits, data)?;
+        payload(&mut cursor, *bus, limits, data)?;
         let ds = cursor.ds();
         let completes_as = WcOpcode::SEND;
         self.finish(Finish { wr_id, flags, opcode: opcode::SEND_INVAL, imm: rkey.0, completes_as, ds })
@@ -408,7 +408,7 @@ impl<B: Bus> OpenSq<'_, B> {
     #[inline(always)]
     pub fn push_local_inv(&mut self, wr_id: u64, flags: WrFlags, rkey: Rkey) -> Result<(), PostError> {
         self.room()?;
-        let Self { ring, bus, at, .. } = self;
+        let Self { ring, bus, batch: Batch { at, .. }, .. } = self;
         let mut cursor = open(ring, at.block, Target::Connected, *bus);
         let (control, key) = umr::invalidate(rkey);
         cursor.put(*bus, control);
@@ -425,7 +425,7 @@ impl<B: Bus> OpenSq<'_, B> {
         if bind.length > MAX_DATA_BYTES {
             return Err(PostError::MessageTooLong);
         }
-        let Self { ring, bus, at, limits, .. } = self;
+        let Self { ring, bus, batch: Batch { at, .. }, limits, .. } = self;
         let mut cursor = open(ring, at.block, Target::Connected, *bus);
         let umr::Binding { control, key, entry } = bind.segments(limits.qpn_ds >> 8);
         cursor.put(*bus, control);
@@ -450,43 +450,40 @@ impl<B: Bus> OpenSq<'_, B> {
     /// Tells the device of everything pushed, and rings once. Does nothing if nothing was pushed.
     #[inline(always)]
     pub fn submit(&mut self) {
-        let Self { ring, bus, at, pushed, told, record, register, .. } = self;
+        let Self { ring, bus, batch: Batch { at, last }, told, record, register, .. } = self;
         if at.count == told.count {
             return;
         }
         bus.to_device();
-        bus.record(record, Word::Send, at.block & 0xffff);
+        bus.record(record, Word::Send, (at.block / ONE) & 0xffff);
         bus.wc_start();
-        let [.., ds] = at.last;
+        let [.., ds] = *last;
         let ds = u32::from(ds) & MAX_DS;
-        if at.count.wrapping_sub(told.count) == ONE && register.takes_whole(ds) {
-            let mut block = 0;
-            while block < ds.div_ceil(DS_PER_BB) {
-                register.copy(*bus, block, ring.block(told.block.wrapping_add(block)));
-                block += 1;
-                stay_a_loop();
-            }
+        if register.takes_whole(ds) && at.count.wrapping_sub(told.count) == ONE {
+            register.copy(*bus, blocks(ds), |n| ring.block(told.block.wrapping_add(n * ONE)));
         } else {
-            register.ring(*bus, at.last);
+            register.ring(*bus, *last);
         }
         bus.wc_flush();
         register.turn();
-        (**told, **pushed) = (*at, *at);
+        **told = *at;
     }
 
     /// Work requests that can be pushed now.
     pub fn remaining(&mut self) -> u32 {
         self.refresh();
-        self.left
+        let Position { count, full_at, .. } = self.batch.at;
+        // No more, whatever the device answered.
+        full_at.wrapping_sub(count).min(self.limits.max_count) / ONE
     }
 
     /// Whether there is room for one more.
     #[inline(always)]
     fn room(&mut self) -> Result<(), PostError> {
-        if self.left == 0 {
+        if self.batch.at.count == self.batch.at.full_at {
             // Full as far as we know: only now look at the poller's cache line.
             self.refresh();
-            if self.left == 0 {
+            if self.batch.at.count == self.batch.at.full_at {
                 return Err(PostError::QueueFull);
             }
         }
@@ -495,55 +492,69 @@ impl<B: Bus> OpenSq<'_, B> {
 
     #[inline(always)]
     fn refresh(&mut self) {
-        let outstanding = self.shared.outstanding(self.at.count);
-        *self.done = self.at.count.wrapping_sub(outstanding * ONE);
-        self.left = self.limits.max_wr.saturating_sub(outstanding);
+        let Batch { at, .. } = &mut self.batch;
+        at.full_at = self.shared.done().wrapping_add(self.limits.max_count);
     }
 
     /// Writes the control segment, last, and passes the element.
     #[inline(always)]
     fn finish(&mut self, element: Finish) -> Result<(), PostError> {
-        let Finish { wr_id, flags, opcode, imm, completes_as, ds } = element;
+        let Finish { wr_id, flags: wr_flags, opcode, imm, completes_as, ds } = element;
         if !MEASURED.contains(&opcode) && ds > self.limits.max_ds {
             // Of a kind that this transport does not have: the queue was not measured for it, and passing it could run into
             // elements that the device has yet to read.
             return Err(PostError::NotOffered);
         }
-        let Position { block, count, fence, last: _ } = self.at;
-        let fenced = flags.contains(WrFlags::FENCE);
-        let fm_ce_se = self.limits.always
-            | if fenced { ctrl_flags::FENCE } else { fence }
-            | if flags.contains(WrFlags::SIGNALED) { ctrl_flags::CQ_UPDATE } else { 0 }
-            | if flags.contains(WrFlags::SOLICITED) { ctrl_flags::SOLICITED } else { 0 };
+        let Position { block, count, full_at, fence } = self.batch.at;
+        let fenced = wr_flags.contains(WrFlags::FENCE);
+        let asked = if fenced { ctrl_flags::FENCE } else { 0 }
+            | if wr_flags.contains(WrFlags::SIGNALED) || self.limits.sig_all { ctrl_flags::CQ_UPDATE } else { 0 }
+            | if wr_flags.contains(WrFlags::SOLICITED) { ctrl_flags::SOLICITED } else { 0 };
+        let flags = if fenced { 0 } else { fence } | flags_word(asked);
+        let [signature, dci_stream @ .., fm_ce_se] = flags.to_ne_bytes();
         let control = Ctrl {
-            opmod_idx_opcode: ((block & 0xffff) << 8 | u32::from(opcode)).into(),
+            opmod_idx_opcode: (block & INDEX | u32::from(opcode)).into(),
             qpn_ds: (self.limits.qpn_ds | ds).into(),
-            signature: 0,
-            dci_stream: [0; 2],
+            signature,
+            dci_stream,
             fm_ce_se,
             imm: imm.into(),
         };
         let [chunk] = control.into();
-        self.ring.element(block).put(self.bus, [chunk]);
+        let place = self.ring.place(block);
+        self.ring.element(place).put(self.bus, [chunk]);
         let [a, b, c, d, e, f, g, h, ..] = chunk.0;
-        let count = count.wrapping_add(ONE);
-        self.notes.note(block, wr_id, count, completes_as);
-        self.at = Position {
-            block: block.wrapping_add(ds.div_ceil(DS_PER_BB)),
-            count,
+        // SAFETY: the queue was made with an entry for each of the ring's blocks.
+        unsafe { self.notes.note(place, wr_id, count, completes_as) };
+        let at = Position {
+            block: block.wrapping_add(blocks(ds) * ONE),
+            count: count.wrapping_add(ONE),
+            full_at,
             // What a UMR did is there for the next element only if that one waits for it.
-            fence: if opcode == opcode::UMR { ctrl_flags::INITIATOR_SMALL_FENCE } else { 0 },
-            last: [a, b, c, d, e, f, g, h],
+            fence: flags_word(if opcode == opcode::UMR { ctrl_flags::INITIATOR_SMALL_FENCE } else { 0 }),
         };
-        self.left -= 1;
+        self.batch = Batch { at, last: [a, b, c, d, e, f, g, h] };
         Ok(())
     }
+}
+
+/// Bytes 8 to 11 of a control segment, as they lie in memory, with those bits of [`ctrl_flags`].
+#[inline(always)]
+const fn flags_word(fm_ce_se: u8) -> u32 {
+    u32::from_ne_bytes([0, 0, 0, fm_ce_se])
+}
+
+/// Blocks that an element of `ds` units takes.
+#[inline(always)]
+const fn blocks(ds: u32) -> u32 {
+    // Less work than to divide and look at the rest. No element has 2^32 units.
+    ds.wrapping_add(DS_PER_BB - 1) / DS_PER_BB
 }
 
 /// A cursor behind the control segment and what the target needs.
 #[inline(always)]
 fn open<'r, B: Bus>(ring: &'r mut OpenRing<'_>, block: u32, target: Target<'_>, bus: &B) -> Cursor<'r> {
-    let mut cursor = ring.element(block);
+    let mut cursor = ring.element(ring.place(block));
     cursor.skip();
     match target {
         Target::Connected => {}
@@ -565,7 +576,7 @@ fn raddr(remote: RemoteAddr) -> Raddr {
 fn payload<B: Bus>(
     cursor: &mut Cursor<'_>,
     bus: &B,
-    Limits { max_sge, max_inline, .. }: Limits,
+    &Limits { max_sge, max_inline, .. }: &Limits,
     payload: &Payload<'_>,
 ) -> Result<(), PostError> {
     match payload {

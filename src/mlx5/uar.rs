@@ -21,6 +21,7 @@
 use super::bus::{BLOCK_BYTES, Bus};
 use super::ring::Block;
 use super::wqe::DS_BYTES;
+use crate::mem::copy::stay_a_loop;
 use crate::mem::map::Mapping;
 use crate::uverbs::error::{Error, Verb};
 use std::any::Any;
@@ -126,8 +127,8 @@ pub struct SendRegister {
     /// Offset of the half that is next, and what to change it by; both 0 where there is one half only.
     next: usize,
     half: usize,
-    /// Longest work queue element that is copied, in units of 16 bytes; 0 none.
-    blueflame_ds: u32,
+    /// How many lengths of work queue elements are copied, in units of 16 bytes, from 2 on; 0 none.
+    blueflame_lengths: u32,
     page: Arc<UarPage>,
     /// Given back when dropped; none for a shared one.
     _lease: Option<Lease>,
@@ -143,7 +144,7 @@ impl SendRegister {
     pub fn shared(page: Arc<UarPage>) -> Self {
         // SAFETY: inside the page of 4096 bytes.
         let base = unsafe { page.base.add(SEND_REGISTERS) };
-        Self { base, next: 0, half: 0, blueflame_ds: 0, page, _lease: None }
+        Self { base, next: 0, half: 0, blueflame_lengths: 0, page, _lease: None }
     }
 
     /// The page, for the kernel.
@@ -153,13 +154,13 @@ impl SendRegister {
 
     /// Whether work queue elements may be copied into it.
     pub fn has_blueflame(&self) -> bool {
-        self.blueflame_ds > 0
+        self.blueflame_lengths > 0
     }
 
     /// Whether an element of `ds` units may be copied. One of a control segment alone gains nothing.
     #[inline(always)]
     pub fn takes_whole(&self, ds: u32) -> bool {
-        ds > 1 && ds <= self.blueflame_ds
+        ds.wrapping_sub(2) < self.blueflame_lengths
     }
 
     /// Rings with the first 8 bytes of the last element.
@@ -169,18 +170,25 @@ impl SendRegister {
         unsafe { bus.register(self.base.as_ptr().add(self.next), first) };
     }
 
-    /// Copies block number `number` of an element into the register. Blocks that [`takes_whole`](Self::takes_whole) did not
-    /// admit land on those that it did.
+    /// Copies an element of that many blocks into the register. Blocks that [`takes_whole`](Self::takes_whole) did not admit
+    /// land on those that it did.
     #[inline(always)]
-    pub fn copy<B: Bus>(&mut self, bus: &B, number: u32, block: Block<'_>) {
-        if self.half == 0 {
+    pub fn copy<'r, B: Bus>(&mut self, bus: &B, blocks: u32, block: impl Fn(u32) -> Block<'r>) {
+        let (base, next, half) = (self.base, self.next, self.half);
+        if half == 0 {
             return;
         }
-        // A half is a power of two of blocks (checked when the register was made).
-        let offset = (number * BLOCK_BYTES) as usize & (self.half - 1);
-        // SAFETY: `offset` is below `half` and a multiple of 64, and both halves are inside the page; a `Block` is aligned
-        // and valid for volatile reads.
-        unsafe { bus.block(self.base.as_ptr().add(self.next + offset), block.as_ptr()) };
+        // SAFETY: `next` is 0 or `half`, and both halves are inside the page.
+        let start = unsafe { base.as_ptr().add(next) };
+        let mut number = 0;
+        while number < blocks {
+            // A half is a power of two of blocks (checked when the register was made).
+            let offset = (number * BLOCK_BYTES) as usize & (half - 1);
+            // SAFETY: `offset` is below `half` and a multiple of 64; a `Block` is aligned and valid for volatile reads.
+            unsafe { bus.block(start.add(offset), block(number).as_ptr()) };
+            number += 1;
+            stay_a_loop();
+        }
     }
 
     /// Turns to the other half, after a doorbell.
@@ -250,7 +258,7 @@ impl Registers {
             base,
             next: 0,
             half: half as usize,
-            blueflame_ds: if blueflame { half / DS_BYTES } else { 0 },
+            blueflame_lengths: if blueflame { half / DS_BYTES - 1 } else { 0 },
             page,
             _lease: Some(lease),
         })

@@ -75,6 +75,7 @@ impl<M: RingMemory> RxeCq<M> {
     }
 
     /// Whether there are completions that were read, and whose slots were not given back.
+    #[inline(always)]
     pub fn holds_slots(&self) -> bool {
         self.ring.holds_slots()
     }

@@ -4,7 +4,8 @@ use super::ah::Destination;
 use super::mlx5::{Mlx5Rq, Mlx5Sq, OpenMlx5};
 use super::opened::Opened;
 use super::provider::sealed::{
-    Backend, CompEntry, CompOps, CqRequest, NewCq, NewQp, NewSrq, OpenSends, QpRequest, RecvOps, SendOps, SrqRequest,
+    Backend, CompEntry, CompOps, CqRequest, EndComps, NewCq, NewQp, NewSrq, OpenComps, OpenSends, QpRequest, RecvOps,
+    SendOps, SrqRequest,
 };
 use super::provider::{Any, Mlx5, Rxe};
 use crate::mlx5;
@@ -31,6 +32,10 @@ pub enum AnyRq {
     Mlx5(Mlx5Rq),
 }
 
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one for each queue, and a box would be a look elsewhere for each poll"
+)]
 pub enum AnyCq {
     Rxe(RxeCq),
     Mlx5(mlx5::Cq),
@@ -208,38 +213,6 @@ impl SendOps for AnySq {
             Self::Mlx5(sq) => AnyOpen::Mlx5(sq.open()),
         }
     }
-    #[inline(always)]
-    fn begin(&mut self) {
-        each!(AnySq, self, sq => sq.begin());
-    }
-    #[inline(always)]
-    fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        each!(AnySq, self, sq => SendOps::push(sq, wr))
-    }
-    #[inline(always)]
-    fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
-        each!(AnySq, self, sq => SendOps::push_to(sq, wr, to))
-    }
-    #[inline(always)]
-    fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
-        each!(AnySq, self, sq => sq.push_nop(wr_id, flags))
-    }
-    #[inline(always)]
-    fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
-        each!(AnySq, self, sq => sq.push_xrc(wr, srqn))
-    }
-    #[inline(always)]
-    fn submit(&mut self) -> Result<(), PostError> {
-        each!(AnySq, self, sq => sq.submit())
-    }
-    #[inline(always)]
-    fn rollback(&mut self) {
-        each!(AnySq, self, sq => sq.rollback());
-    }
-    #[inline(always)]
-    fn remaining(&mut self) -> u32 {
-        each!(AnySq, self, sq => sq.remaining())
-    }
     fn set_max_datagram(&mut self, bytes: u32) {
         each!(AnySq, self, sq => sq.set_max_datagram(bytes));
     }
@@ -301,6 +274,7 @@ impl RecvOps for AnyRq {
 
 impl CompOps for AnyCq {
     type Entry<'a> = AnyCqe<'a>;
+    type Open<'a> = AnyOpenCq<'a>;
     fn capacity(&self) -> u32 {
         each!(AnyCq, self, cq => cq.capacity())
     }
@@ -309,35 +283,66 @@ impl CompOps for AnyCq {
         each!(AnyCq, self, cq => cq.has_entry())
     }
     #[inline(always)]
-    fn begin(&mut self) {
-        each!(AnyCq, self, cq => cq.begin());
-    }
-    #[inline(always)]
-    fn next(&mut self) -> Option<AnyCqe<'_>> {
+    fn open(&mut self) -> AnyOpenCq<'_> {
         match self {
-            Self::Rxe(cq) => cq.next().map(AnyCqe::Rxe),
-            Self::Mlx5(cq) => cq.next().map(AnyCqe::Mlx5),
+            Self::Rxe(cq) => AnyOpenCq::Rxe(cq.open()),
+            Self::Mlx5(cq) => AnyOpenCq::Mlx5(cq.open()),
         }
-    }
-    #[inline(always)]
-    fn is_drained(&self) -> bool {
-        each!(AnyCq, self, cq => cq.is_drained())
-    }
-    #[inline(always)]
-    fn end(&mut self) -> bool {
-        each!(AnyCq, self, cq => CompOps::end(cq))
-    }
-    fn give_back(&mut self) {
-        each!(AnyCq, self, cq => CompOps::give_back(cq));
-    }
-    fn holds_slots(&self) -> bool {
-        each!(AnyCq, self, cq => CompOps::holds_slots(cq))
     }
     fn arm(&self, context: &Ucontext, handle: &Handle, events: u32, solicited_only: bool) -> Result<(), Error> {
         each!(AnyCq, self, cq => CompOps::arm(cq, context, handle, events, solicited_only))
     }
+}
+
+impl EndComps for AnyCq {
+    #[inline(always)]
+    fn end(&mut self) -> bool {
+        each!(AnyCq, self, cq => EndComps::end(cq))
+    }
+    fn give_back(&mut self) {
+        each!(AnyCq, self, cq => EndComps::give_back(cq));
+    }
+    fn holds_slots(&self) -> bool {
+        each!(AnyCq, self, cq => EndComps::holds_slots(cq))
+    }
     fn fault(&self) -> Option<PollError> {
-        each!(AnyCq, self, cq => CompOps::fault(cq))
+        each!(AnyCq, self, cq => EndComps::fault(cq))
+    }
+}
+
+/// A batch of [`AnyCq`].
+pub enum AnyOpenCq<'a> {
+    Rxe(&'a mut RxeCq),
+    Mlx5(mlx5::OpenCq<'a>),
+}
+
+impl OpenComps for AnyOpenCq<'_> {
+    type Cq = AnyCq;
+    #[inline(always)]
+    fn next(&mut self) -> Option<AnyCqe<'_>> {
+        match self {
+            Self::Rxe(open) => OpenComps::next(open).map(AnyCqe::Rxe),
+            Self::Mlx5(open) => OpenComps::next(open).map(AnyCqe::Mlx5),
+        }
+    }
+    #[inline(always)]
+    fn is_drained(&mut self) -> bool {
+        each!(AnyOpenCq, self, open => OpenComps::is_drained(open))
+    }
+    #[inline(always)]
+    fn fault(&self) -> Option<PollError> {
+        each!(AnyOpenCq, self, open => OpenComps::fault(open))
+    }
+    #[inline(always)]
+    fn holds_slots(&self) -> bool {
+        each!(AnyOpenCq, self, open => OpenComps::holds_slots(open))
+    }
+    #[inline(always)]
+    fn end(&mut self) -> bool {
+        each!(AnyOpenCq, self, open => OpenComps::end(open))
+    }
+    fn queue(&mut self) -> &mut dyn EndComps {
+        each!(AnyOpenCq, self, open => OpenComps::queue(open))
     }
 }
 

@@ -7,7 +7,7 @@ use super::device::{Context, ContextInner};
 use super::health::Health;
 use super::mr::CloseError;
 use super::opened::CqLink;
-use super::provider::sealed::{CompOps, CqOptions, CqRequest, NewCq};
+use super::provider::sealed::{CompOps, CqOptions, CqRequest, EndComps, NewCq};
 use super::provider::{Any, Provider};
 use super::registry::Source;
 use crate::uverbs::error::{Error, Lacking, Verb};

@@ -5,7 +5,7 @@ use super::channel::deadline;
 use super::cq::Cq;
 use super::pool::numbers;
 use super::provider::Provider;
-use super::provider::sealed::{RecvOps, SendOps};
+use super::provider::sealed::{OpenSends, RecvOps, SendOps};
 use super::qp::Qp;
 use super::qp_type::QpType;
 use super::wc::Completion;
@@ -100,9 +100,8 @@ impl<P: Provider, T: QpType> Qp<P, T> {
 
     /// `false` while the queue is full: the device is still flushing it.
     fn post_send_marker(&mut self, wr_id: u64) -> Result<bool, Error> {
-        let sq = &mut *self.core.send.sq;
+        let mut sq = self.core.send.sq.open();
         let marker = SendWr { wr_id, flags: WrFlags::SIGNALED, op: SendOp::Send, payload: Payload::Sges(&[]) };
-        sq.begin();
         match sq.push(&marker) {
             Ok(()) => {}
             Err(PostError::QueueFull) => return Ok(false),

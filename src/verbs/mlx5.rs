@@ -6,8 +6,8 @@ use super::clock::Stamps;
 use super::opened::{CqLink, Opened, SrqLink};
 use super::provider::Mlx5;
 use super::provider::sealed::{
-    Backend, CompEntry, CompOps, CqOptions, CqRequest, NewCq, NewQp, NewSrq, OpenSends, QpRequest, RecvOps, SendOps,
-    SrqRequest,
+    Backend, CompEntry, CompOps, CqOptions, CqRequest, EndComps, NewCq, NewQp, NewSrq, OpenComps, OpenSends, QpRequest,
+    RecvOps, SendOps, SrqRequest,
 };
 use crate::mlx5::{self, Mlx5Context};
 use crate::uverbs::abi::verbs::qp_type;
@@ -193,40 +193,6 @@ impl SendOps for Mlx5Sq {
         let Self { sq, owner, max_datagram } = self;
         OpenMlx5 { sq: sq.open(), owner: *owner, max_datagram: *max_datagram }
     }
-    #[inline(always)]
-    fn begin(&mut self) {
-        self.sq.begin();
-    }
-    #[inline(always)]
-    fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.sq.push(wr)
-    }
-    #[inline(always)]
-    fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
-        let destination = destination(self.owner, self.max_datagram, wr, to)?;
-        self.sq.push_to(wr, mlx5::Target::Datagram(&destination))
-    }
-    #[inline(always)]
-    fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
-        self.sq.push_nop(wr_id, flags)
-    }
-    #[inline(always)]
-    fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
-        self.sq.push_to(wr, mlx5::Target::Xrc { srqn: srqn.get() })
-    }
-    #[inline(always)]
-    fn submit(&mut self) -> Result<(), PostError> {
-        self.sq.submit();
-        Ok(())
-    }
-    #[inline(always)]
-    fn rollback(&mut self) {
-        self.sq.rollback();
-    }
-    #[inline(always)]
-    fn remaining(&mut self) -> u32 {
-        self.sq.remaining()
-    }
     fn set_max_datagram(&mut self, bytes: u32) {
         self.max_datagram = bytes;
     }
@@ -347,6 +313,7 @@ impl RecvOps for Mlx5Rq {
 
 impl CompOps for mlx5::Cq {
     type Entry<'a> = mlx5::Cqe<'a>;
+    type Open<'a> = mlx5::OpenCq<'a>;
     fn capacity(&self) -> u32 {
         mlx5::Cq::capacity(self)
     }
@@ -355,43 +322,57 @@ impl CompOps for mlx5::Cq {
         mlx5::Cq::has_entry(self)
     }
     #[inline(always)]
-    fn begin(&mut self) {
-        mlx5::Cq::begin(self);
-    }
-    #[inline(always)]
-    fn next(&mut self) -> Option<mlx5::Cqe<'_>> {
-        mlx5::Cq::next(self)
-    }
-    #[inline(always)]
-    fn is_drained(&self) -> bool {
-        mlx5::Cq::is_drained(self)
-    }
-    #[inline(always)]
-    fn end(&mut self) -> bool {
-        let full = mlx5::Cq::is_full(self);
-        if !full {
-            mlx5::Cq::end(self);
-        }
-        !full
-    }
-    fn give_back(&mut self) {
-        mlx5::Cq::end(self);
-    }
-    #[inline(always)]
-    fn holds_slots(&self) -> bool {
-        mlx5::Cq::holds_slots(self)
+    fn open(&mut self) -> mlx5::OpenCq<'_> {
+        mlx5::Cq::open(self)
     }
     fn arm(&self, _: &Ucontext, _: &Handle, events: u32, solicited_only: bool) -> Result<(), Error> {
         mlx5::Cq::arm(self, events, solicited_only);
         Ok(())
     }
+}
+
+impl EndComps for mlx5::Cq {
+    #[inline(always)]
+    fn end(&mut self) -> bool {
+        mlx5::Cq::end(self)
+    }
+    fn give_back(&mut self) {
+        mlx5::Cq::give_back(self);
+    }
+    #[inline(always)]
+    fn holds_slots(&self) -> bool {
+        mlx5::Cq::holds_slots(self)
+    }
     #[inline(always)]
     fn fault(&self) -> Option<PollError> {
-        if !self.has_fault() {
-            return None;
-        }
-        let (index, kind) = mlx5::Cq::fault(self)?.entry();
-        Some(PollError::BadEntry { index, kind })
+        self.bad_entry().map(|(index, kind)| PollError::BadEntry { index, kind })
+    }
+}
+
+impl OpenComps for mlx5::OpenCq<'_> {
+    type Cq = mlx5::Cq;
+    #[inline(always)]
+    fn next(&mut self) -> Option<mlx5::Cqe<'_>> {
+        mlx5::OpenCq::next(self)
+    }
+    #[inline(always)]
+    fn is_drained(&mut self) -> bool {
+        mlx5::OpenCq::is_drained(self)
+    }
+    #[inline(always)]
+    fn fault(&self) -> Option<PollError> {
+        EndComps::fault(mlx5::OpenCq::cq(self))
+    }
+    #[inline(always)]
+    fn holds_slots(&self) -> bool {
+        mlx5::OpenCq::holds_slots(self)
+    }
+    #[inline(always)]
+    fn end(&mut self) -> bool {
+        mlx5::OpenCq::end(self)
+    }
+    fn queue(&mut self) -> &mut dyn EndComps {
+        mlx5::OpenCq::queue(self)
     }
 }
 

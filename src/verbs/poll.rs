@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::cq::{Cq, CqShared};
-use super::provider::sealed::CompOps;
+use super::provider::sealed::{CompOps, EndComps, OpenComps};
 use super::provider::{Any, Provider};
 use super::wc::Completion;
 use crate::uverbs::wc::Wc;
@@ -32,19 +32,19 @@ impl<P: Provider> Cq<P> {
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Completions<'_, P>, PollError> {
         let Self { poller, shared } = self;
-        poller.begin();
+        let mut open = poller.open();
         let mut alarmed = false;
-        if poller.is_drained() {
-            if let Some(error) = poller.fault() {
+        if open.is_drained() {
+            if let Some(error) = open.fault() {
                 return Err(error);
             }
             // A batch that was forgotten holds slots, too.
-            alarmed = !shared.health.is_well() || poller.holds_slots();
+            alarmed = !shared.health.is_well() || open.holds_slots();
             if alarmed && let Some(error) = shared.health.poll_error() {
                 return Err(error);
             }
         }
-        Ok(Completions { cq: self, taken: false, alarmed })
+        Ok(Completions { open, shared, alarmed })
     }
 
     /// One completion, if there is one.
@@ -83,28 +83,25 @@ impl<P: Provider> Cq<P> {
     }
 }
 
-impl<P: Provider> Cq<P> {
-    /// Ends a batch that [`CompOps::end`] did not end, since the queue is full; or that is empty, maybe because the device
+impl CqShared {
+    /// Ends a batch that [`EndComps::end`] did not end, since the queue is full; or that is empty, maybe because the device
     /// has lost something. Looks at what the device has reported; the next empty batch tells.
     ///
     /// If the device has lost something, no slot is given back: what would come after the gap is worth nothing.
     #[cold]
     #[inline(never)]
-    fn end_alarmed(&mut self) {
-        let Self { poller, shared } = self;
+    fn end_alarmed(&self, poller: &mut dyn EndComps) {
         if poller.end() {
-            if shared.health.is_suspect() {
-                shared.look_at_events();
+            if self.health.is_suspect() {
+                self.look_at_events();
             }
             return;
         }
-        if !shared.has_lost_any() {
+        if !self.has_lost_any() {
             poller.give_back();
         }
     }
-}
 
-impl CqShared {
     /// Whether the device has reported that completions were lost. For a queue that is full.
     pub(super) fn has_lost_any(&self) -> bool {
         self.health.suspect();
@@ -131,9 +128,8 @@ impl CqShared {
 /// # Ok(()) }
 /// ```
 pub struct Completions<'cq, P: Provider = Any> {
-    cq: &'cq mut Cq<P>,
-    /// Something was taken, so that there are slots to be given back.
-    taken: bool,
+    open: <P::Cq as CompOps>::Open<'cq>,
+    shared: &'cq CqShared,
     /// Nothing came, and the queue is not well.
     alarmed: bool,
 }
@@ -143,9 +139,7 @@ impl<P: Provider> Completions<'_, P> {
     #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Completion<'_, P>> {
-        let entry = self.cq.poller.next()?;
-        self.taken = true;
-        Some(Completion::new(entry))
+        self.open.next().map(Completion::new)
     }
 }
 
@@ -153,8 +147,8 @@ impl<P: Provider> Drop for Completions<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
         // The one call of polling, and made last, so that no register is saved for it when all is well.
-        if self.alarmed || (self.taken && !self.cq.poller.end()) {
-            self.cq.end_alarmed();
+        if self.alarmed || (self.open.holds_slots() && !self.open.end()) {
+            self.shared.end_alarmed(self.open.queue());
         }
     }
 }

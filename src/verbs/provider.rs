@@ -103,25 +103,14 @@ pub(crate) mod sealed {
         fn create_qp(opened: &Opened, request: &QpRequest<'_>) -> Result<NewQp<Self::Sq, Self::Rq>, Error>;
     }
 
-    /// The send queue of a queue pair. `begin` opens a batch; `submit` or `rollback` ends it.
+    /// The send queue of a queue pair.
     pub trait SendOps: Send {
         /// A batch that is being written.
         type Open<'a>: OpenSends
         where
             Self: 'a;
-        /// Opens a batch that is to be written fast: as `begin`, and then everything is asked of what is given back.
+        /// Opens a batch. What an earlier one pushed and never submitted is forgotten.
         fn open(&mut self) -> Self::Open<'_>;
-        fn begin(&mut self);
-        fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
-        /// As `push`, for a SEND on a datagram queue pair.
-        fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError>;
-        /// Pushes a work request that does nothing.
-        fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError>;
-        /// As `push`, on the sending end of XRC, for a shared receive queue of the peer's.
-        fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError>;
-        fn submit(&mut self) -> Result<(), PostError>;
-        fn rollback(&mut self);
-        fn remaining(&mut self) -> u32;
         /// From here on longer datagrams are refused.
         fn set_max_datagram(&mut self, bytes: u32);
         fn capacity(&self) -> u32;
@@ -135,8 +124,11 @@ pub(crate) mod sealed {
     /// A send queue with an open batch. `submit` or `rollback` ends it.
     pub trait OpenSends {
         fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError>;
+        /// As `push`, for a SEND on a datagram queue pair.
         fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError>;
+        /// As `push`, on the sending end of XRC, for a shared receive queue of the peer's.
         fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError>;
+        /// Pushes a work request that does nothing.
         fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError>;
         fn submit(&mut self) -> Result<(), PostError>;
         fn rollback(&mut self);
@@ -144,43 +136,7 @@ pub(crate) mod sealed {
         fn owner(&self) -> Owner;
     }
 
-    /// A batch of a queue that keeps all there is to know of it itself.
-    impl<S: SendOps> OpenSends for &mut S {
-        #[inline(always)]
-        fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-            S::push(self, wr)
-        }
-        #[inline(always)]
-        fn push_to(&mut self, wr: &SendWr<'_>, to: Destination<'_>) -> Result<(), PostError> {
-            S::push_to(self, wr, to)
-        }
-        #[inline(always)]
-        fn push_xrc(&mut self, wr: &SendWr<'_>, srqn: Srqn) -> Result<(), PostError> {
-            S::push_xrc(self, wr, srqn)
-        }
-        #[inline(always)]
-        fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
-            S::push_nop(self, wr_id, flags)
-        }
-        #[inline(always)]
-        fn submit(&mut self) -> Result<(), PostError> {
-            S::submit(self)
-        }
-        #[inline(always)]
-        fn rollback(&mut self) {
-            S::rollback(self);
-        }
-        #[inline(always)]
-        fn remaining(&mut self) -> u32 {
-            S::remaining(self)
-        }
-        #[inline(always)]
-        fn owner(&self) -> Owner {
-            S::owner(self)
-        }
-    }
-
-    /// A receive queue, of one queue pair or shared by several, used like [`SendOps`].
+    /// A receive queue, of one queue pair or shared by several. `begin` opens a batch; `submit` or `rollback` ends it.
     pub trait RecvOps: Send {
         fn begin(&mut self);
         fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError>;
@@ -195,28 +151,51 @@ pub(crate) mod sealed {
         fn resync(&mut self);
     }
 
-    /// The poller of a completion queue. `begin` looks how many entries there are, `next` gives exactly those, `end`
-    /// hands their slots back to the device.
-    pub trait CompOps: Send {
+    /// The poller of a completion queue.
+    pub trait CompOps: EndComps + Send {
         type Entry<'a>: CompEntry
+        where
+            Self: 'a;
+        /// While a batch is read.
+        type Open<'a>: OpenComps<Cq = Self>
         where
             Self: 'a;
         fn capacity(&self) -> u32;
         fn has_entry(&self) -> bool;
-        fn begin(&mut self);
-        fn next(&mut self) -> Option<Self::Entry<'_>>;
-        /// Whether every entry of the batch was taken.
-        fn is_drained(&self) -> bool;
-        /// `false` if the device may have found the queue full, so that it may have lost an entry: nothing is handed back.
+        /// Starts a batch.
+        fn open(&mut self) -> Self::Open<'_>;
+        /// Asks for an event when the next completion comes. `events` is how many events of it were received.
+        fn arm(&self, context: &Ucontext, handle: &Handle, events: u32, solicited_only: bool) -> Result<(), Error>;
+    }
+
+    /// What the end of a batch needs of a completion queue.
+    pub trait EndComps {
+        /// Hands the slots of what was read back to the device. `false` if the device may have found the queue full, so that it
+        /// may have lost an entry: nothing is handed back.
         fn end(&mut self) -> bool;
         /// Hands the slots back even so.
         fn give_back(&mut self);
         /// Whether there are slots to be handed back.
         fn holds_slots(&self) -> bool;
-        /// Asks for an event when the next completion comes. `events` is how many events of it were received.
-        fn arm(&self, context: &Ucontext, handle: &Handle, events: u32, solicited_only: bool) -> Result<(), Error>;
         /// Why no entry can be read any more, if that is so.
         fn fault(&self) -> Option<PollError>;
+    }
+
+    /// A completion queue with an open batch. How far it was read is in the queue at any time, so it may be forgotten.
+    pub trait OpenComps {
+        type Cq: CompOps + 'static;
+        /// The next entry of those that are there.
+        fn next(&mut self) -> Option<<Self::Cq as CompOps>::Entry<'_>>;
+        /// Whether there is none.
+        fn is_drained(&mut self) -> bool;
+        /// As [`EndComps::fault`].
+        fn fault(&self) -> Option<PollError>;
+        /// As [`EndComps::holds_slots`].
+        fn holds_slots(&self) -> bool;
+        /// As [`EndComps::end`].
+        fn end(&mut self) -> bool;
+        /// The queue itself, for what happens seldom.
+        fn queue(&mut self) -> &mut dyn EndComps;
     }
 
     /// One completion. What of the value is not used is not read.
@@ -350,10 +329,29 @@ pub(crate) mod sealed {
             RxeSq::begin(self);
             self
         }
-        #[inline(always)]
-        fn begin(&mut self) {
-            RxeSq::begin(self);
+        fn set_max_datagram(&mut self, bytes: u32) {
+            RxeSq::set_max_datagram(self, bytes);
         }
+        fn capacity(&self) -> u32 {
+            RxeSq::capacity(self)
+        }
+        fn is_idle(&mut self) -> bool {
+            RxeSq::remaining(self) == RxeSq::capacity(self)
+        }
+        fn resync(&mut self) {
+            RxeSq::resync(self);
+        }
+        fn introduce(&mut self, owner: Owner, device_caps: u64) {
+            RxeSq::set_owner(self, owner);
+            RxeSq::set_device_caps(self, device_caps);
+        }
+        #[inline(always)]
+        fn owner(&self) -> Owner {
+            RxeSq::owner(self)
+        }
+    }
+
+    impl OpenSends for &mut RxeSq {
         #[inline(always)]
         fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
             RxeSq::push(self, wr)
@@ -384,22 +382,6 @@ pub(crate) mod sealed {
         #[inline(always)]
         fn remaining(&mut self) -> u32 {
             RxeSq::remaining(self)
-        }
-        fn set_max_datagram(&mut self, bytes: u32) {
-            RxeSq::set_max_datagram(self, bytes);
-        }
-        fn capacity(&self) -> u32 {
-            RxeSq::capacity(self)
-        }
-        fn is_idle(&mut self) -> bool {
-            RxeSq::remaining(self) == RxeSq::capacity(self)
-        }
-        fn resync(&mut self) {
-            RxeSq::resync(self);
-        }
-        fn introduce(&mut self, owner: Owner, device_caps: u64) {
-            RxeSq::set_owner(self, owner);
-            RxeSq::set_device_caps(self, device_caps);
         }
         #[inline(always)]
         fn owner(&self) -> Owner {
@@ -447,6 +429,7 @@ pub(crate) mod sealed {
 
     impl CompOps for RxeCq {
         type Entry<'a> = RxeCqe<'a>;
+        type Open<'a> = &'a mut Self;
         fn capacity(&self) -> u32 {
             RxeCq::capacity(self)
         }
@@ -455,17 +438,16 @@ pub(crate) mod sealed {
             RxeCq::has_entry(self)
         }
         #[inline(always)]
-        fn begin(&mut self) {
+        fn open(&mut self) -> &mut Self {
             RxeCq::begin(self);
+            self
         }
-        #[inline(always)]
-        fn next(&mut self) -> Option<RxeCqe<'_>> {
-            RxeCq::next(self)
+        fn arm(&self, context: &Ucontext, handle: &Handle, _: u32, solicited_only: bool) -> Result<(), Error> {
+            context.req_notify_cq(handle, solicited_only)
         }
-        #[inline(always)]
-        fn is_drained(&self) -> bool {
-            RxeCq::is_drained(self)
-        }
+    }
+
+    impl EndComps for RxeCq {
         #[inline(always)]
         fn end(&mut self) -> bool {
             RxeCq::end(self)
@@ -476,11 +458,35 @@ pub(crate) mod sealed {
         fn holds_slots(&self) -> bool {
             RxeCq::holds_slots(self)
         }
-        fn arm(&self, context: &Ucontext, handle: &Handle, _: u32, solicited_only: bool) -> Result<(), Error> {
-            context.req_notify_cq(handle, solicited_only)
-        }
         fn fault(&self) -> Option<PollError> {
             None
+        }
+    }
+
+    impl OpenComps for &mut RxeCq {
+        type Cq = RxeCq;
+        #[inline(always)]
+        fn next(&mut self) -> Option<RxeCqe<'_>> {
+            RxeCq::next(self)
+        }
+        #[inline(always)]
+        fn is_drained(&mut self) -> bool {
+            RxeCq::is_drained(self)
+        }
+        #[inline(always)]
+        fn fault(&self) -> Option<PollError> {
+            EndComps::fault(*self)
+        }
+        #[inline(always)]
+        fn holds_slots(&self) -> bool {
+            RxeCq::holds_slots(self)
+        }
+        #[inline(always)]
+        fn end(&mut self) -> bool {
+            RxeCq::end(self)
+        }
+        fn queue(&mut self) -> &mut dyn EndComps {
+            *self
         }
     }
 

@@ -19,7 +19,7 @@ use super::cq::Cq;
 use super::mr::Region;
 use super::pd::Pd;
 use super::pool::numbers;
-use super::provider::sealed::{RecvOps, SendOps};
+use super::provider::sealed::{OpenSends, RecvOps, SendOps};
 use super::provider::{Any, Provider};
 use super::qp::Qp;
 use super::qp_type::{Connected, QpType, Rc, Ud};
@@ -199,21 +199,21 @@ impl<'env, P: Provider, T: QpType> Scope<'_, 'env, P, T> {
         range: NonNull<[u8]>,
         access: AccessFlags,
         op: SendOp,
-        push: impl FnOnce(&mut P::Sq, &SendWr<'_>) -> Result<(), PostError>,
+        push: impl FnOnce(&mut <P::Sq as SendOps>::Open<'_>, &SendWr<'_>) -> Result<(), PostError>,
     ) -> Result<(), Error> {
         if !self.qp.core.send.ready {
             return Err(refused(Verb::PostSend, PostError::BadState, range.len()));
         }
         let sge = self.register(range, access)?;
         let payload = Payload::Sges(sge.as_slice());
-        let sq = &mut *self.qp.core.send.sq;
-        sq.begin();
-        if let Err(error) = push(sq, &SendWr { wr_id: self.next_id, flags: WrFlags::SIGNALED, op, payload }) {
+        let mut sq = self.qp.core.send.sq.open();
+        if let Err(error) = push(&mut sq, &SendWr { wr_id: self.next_id, flags: WrFlags::SIGNALED, op, payload }) {
             sq.rollback();
             return Err(refused(Verb::PostSend, error, range.len()));
         }
         // Counted even if the doorbell is refused: the work request is in the queue.
         let submitted = sq.submit();
+        drop(sq);
         self.note(Verb::PostSend);
         submitted.map_err(|error| refused(Verb::PostSend, error, range.len()))
     }

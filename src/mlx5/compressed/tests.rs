@@ -49,13 +49,13 @@ fn a_block_of_receives_is_all_its_completions() {
         }
         let minis: Vec<_> = (0..11).map(|n| received(n * 10)).collect();
         write_block(&mut cq, 2, 0, &minis);
-        cq.cq.begin();
+        let mut open = cq.cq.open();
         for n in 0..11 {
-            let cqe = cq.cq.next().unwrap();
+            let cqe = open.next().unwrap();
             assert_eq!((cqe.wr_id(), cqe.byte_len(), cqe.qpn()), (100 + u64::from(n), n * 10, 0x12_3456));
             assert_eq!((cqe.opcode(), cqe.status().0), (WcOpcode::RECV, 0));
         }
-        assert!(cq.cq.next().is_none());
+        assert!(open.next().is_none());
         cq.cq.end();
         assert_eq!((cq.cq.fault(), cq.record.load(crate::mlx5::dbrec::Word::CONSUMED)), (None, 11));
     }

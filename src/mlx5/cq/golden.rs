@@ -16,11 +16,11 @@ fn decode(golden: &Golden, name: &str, entry_bytes: u32, posted: WcOpcode, check
     cq.sends.note(3, 0xaaaa, 1, posted);
     cq.receives.note(0, 0xbbbb);
     cq.ring.write(0, golden.get(name));
-    cq.cq.begin();
-    let cqe = cq.cq.next().unwrap_or_else(|| panic!("{name}: no completion"));
+    let mut open = cq.cq.open();
+    let cqe = open.next().unwrap_or_else(|| panic!("{name}: no completion"));
     assert_eq!(cqe.qpn(), 0x12_3456, "{name}");
     check(cqe);
-    assert!(cq.cq.next().is_none(), "{name}: a second completion");
+    assert!(open.next().is_none(), "{name}: a second completion");
     cq.cq.end();
     assert_eq!(cq.record.load(Word::CONSUMED), 1);
 }
@@ -179,13 +179,13 @@ fn blocks_of_packed_completions() {
     let block = golden.get("three receives");
     cq.ring.write(1, &block[64..]);
     cq.ring.write(0, &block[..64]);
-    cq.cq.begin();
+    let mut open = cq.cq.open();
     for (n, bytes) in [0x400, 0, 0x10].into_iter().enumerate() {
-        let cqe = cq.cq.next().unwrap();
+        let cqe = open.next().unwrap();
         assert_eq!((cqe.wr_id(), cqe.byte_len(), cqe.opcode()), (100 + n as u64, bytes, WcOpcode::RECV));
         assert_eq!((cqe.qpn(), cqe.timestamp()), (0x12_3456, 1_000_000_000_000));
     }
-    assert!(cq.cq.next().is_none());
+    assert!(open.next().is_none());
     cq.cq.end();
     let mut cq = Fixture::new(8, 64);
     cq.compressed();
@@ -195,31 +195,34 @@ fn blocks_of_packed_completions() {
     let block = golden.get("two sends");
     cq.ring.write(1, &block[64..]);
     cq.ring.write(0, &block[..64]);
-    cq.cq.begin();
+    let mut open = cq.cq.open();
     for (wr_id, opcode, bytes) in [(10, WcOpcode::RDMA_WRITE, 0), (11, WcOpcode::RDMA_READ, 0x1000)] {
-        let cqe = cq.cq.next().unwrap();
+        let cqe = open.next().unwrap();
         assert_eq!((cqe.wr_id(), cqe.opcode(), cqe.byte_len()), (wr_id, opcode, bytes));
     }
-    assert!(cq.cq.next().is_none());
+    assert!(open.next().is_none());
     cq.cq.end();
     let mut cq = Fixture::new(16, 64);
     cq.compressed();
     cq.attach(UIDX);
     let shared = std::sync::Arc::new(crate::mlx5::shadow::SrqShared::new(16));
-    cq.cq.mailbox().put(UIDX, crate::mlx5::mailbox::Change::Receives(Some(Receives::Shared(shared.clone()))));
+    cq.cq.mailbox().put(
+        UIDX,
+        crate::mlx5::mailbox::Change::Receives(Some(crate::mlx5::mailbox::Receives::Shared(shared.clone()))),
+    );
     for index in 0..16 {
         shared.note(index, 100 + u64::from(index));
     }
     for (place, entry) in golden.get("ten receives").chunks_exact(64).enumerate().rev() {
         cq.ring.write(place as u32, entry);
     }
-    cq.cq.begin();
+    let mut open = cq.cq.open();
     // The elements' indices count on from 0xffff, the last one.
     for (n, element) in (0..10).zip([15, 0, 1, 2, 3, 4, 5, 6, 7, 8]) {
-        let cqe = cq.cq.next().unwrap();
+        let cqe = open.next().unwrap();
         assert_eq!((cqe.wr_id(), cqe.byte_len(), cqe.opcode()), (100 + element, n + 1, WcOpcode::RECV));
     }
-    assert!(cq.cq.next().is_none());
+    assert!(open.next().is_none());
     cq.cq.end();
     golden.all_used(&["t"]);
 }

@@ -52,7 +52,7 @@ fn polling_stays_inside_the_ring() {
                 2 => write_block(&mut cq, opcode::RESP_SEND, 0, &vec![received(5); 2 + round as usize % 20]),
                 _ => cq.answer(opcode::REQ_ERR, UIDX, 0),
             }
-            while let Some(completion) = cq.cq.next() {
+            while let Some(completion) = cq.cq.open().next() {
                 let data = completion.inline_data().map(|data| data.to_vec());
                 assert_eq!(data, (round % 4 == 1).then(|| inside.clone()), "round {round}");
                 let _ = (completion.wc(), completion.timestamp());

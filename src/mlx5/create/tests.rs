@@ -201,13 +201,13 @@ fn any_order_of_drops() {
                 drop(object);
                 sq.resync();
                 use_queues(&mut sq, &mut rq);
-                assert!(cq.cq.next().is_none());
+                assert!(cq.cq.open().next().is_none());
             }
             _ => {
                 drop(object);
                 drop(cq.object);
                 use_queues(&mut sq, &mut rq);
-                assert!(cq.cq.next().is_none());
+                assert!(cq.cq.open().next().is_none());
                 drop(pd);
                 assert_eq!(fake.core.live(), []);
                 continue;
@@ -268,7 +268,7 @@ fn completions_of_a_queue_pair_that_is_gone_keep_their_numbers() {
     cq.cq.ring.write(0, &entry(0));
     cq.cq.ring.write(1, &entry(2));
     drop(first);
-    let got: Vec<u64> = std::iter::from_fn(|| cq.cq.next().map(|cqe| cqe.wr_id())).collect();
+    let got: Vec<u64> = std::iter::from_fn(|| cq.cq.open().next().map(|cqe| cqe.wr_id())).collect();
     assert_eq!(got, [1, 101], "also while nobody has the index");
     let second = next(&cq);
     cq.cq.ring.write(2, &entry(0));
@@ -277,7 +277,7 @@ fn completions_of_a_queue_pair_that_is_gone_keep_their_numbers() {
     let _third = next(&cq);
     cq.cq.ring.write(4, &entry(2));
     cq.cq.ring.write(5, &entry(0));
-    let got: Vec<u64> = std::iter::from_fn(|| cq.cq.next().map(|cqe| cqe.wr_id())).collect();
+    let got: Vec<u64> = std::iter::from_fn(|| cq.cq.open().next().map(|cqe| cqe.wr_id())).collect();
     assert_eq!((got, cq.cq.disowned()), (vec![2, 102, 103, 3], 0));
 }
 

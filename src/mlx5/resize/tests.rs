@@ -86,8 +86,8 @@ fn packed_completions_move_over_too() {
             write_block(&mut cq, RESP_SEND, 0, &[1, 2].map(received));
             resize(&mut cq, to).unwrap();
             let mut lengths = vec![];
-            cq.cq.begin();
-            while let Some(cqe) = cq.cq.next() {
+            let mut open = cq.cq.open();
+            while let Some(cqe) = open.next() {
                 lengths.push((cqe.wr_id(), cqe.byte_len()));
             }
             cq.cq.end();

@@ -18,15 +18,14 @@ fn check(
     push: impl FnOnce(&mut Sq<crate::mlx5::bus::record::Recorder>) -> Result<(), PostError>,
 ) {
     let mut queue = sends(16);
-    queue.sq.pushed.block = 0x1_beef;
-    queue.sq.told = queue.sq.pushed;
+    queue.sq.start_at(0x1_beef, 0);
     push(&mut queue.sq).unwrap_or_else(|e| panic!("{name}: {e}"));
     let want = golden.get(name);
     let start = (0x1_beef % 16) * 64;
     compare(name, &queue.sq.ring.peek(start, want.len()), want);
     let after = queue.sq.ring.peek(start + want.len(), 1024 - want.len());
     assert!(after.iter().all(|b| *b == 0xff), "{name}: wrote more than the element");
-    assert_eq!(queue.sq.pushed.block, 0x1_beef + (want.len() as u32).div_ceil(64), "{name}: blocks");
+    assert_eq!(queue.sq.pushed.at.block / ONE, 0x1_beef + (want.len() as u32).div_ceil(64), "{name}: blocks");
 }
 
 fn wr<'a>(flags: WrFlags, op: SendOp, payload: impl Into<Payload<'a>>) -> SendWr<'a> {

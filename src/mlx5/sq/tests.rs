@@ -32,7 +32,7 @@ const LAYOUT: SqLayout = SqLayout { blocks: 16, max_wr: 4, max_ds: 16, max_sge: 
 fn segments_then_barrier_then_record_then_register() {
     let (register, page) = blueflame_register();
     let Sends { mut sq, bus, .. } = sends_on(LAYOUT, register);
-    sq.begin();
+    sq.rollback();
     sq.push(&wr(1, SendOp::Write(REMOTE), &[sge(1, 2, 3)])).unwrap();
     sq.push(&wr(2, SendOp::Write(REMOTE), Inline(&[7; 30]))).unwrap();
     let pushed = bus.take();
@@ -110,7 +110,7 @@ fn every_kind_of_work_request_is_stored_in_that_order() {
             let events = bus.take();
             let [first @ .., Event::WcFlush] = events.as_slice() else { panic!("{opcode:#x}: {events:?}") };
             let (head, rung) = first.split_at(3);
-            let record = Event::Record { word: Word::Send, value: sq.told.block & 0xffff };
+            let record = Event::Record { word: Word::Send, value: (sq.told.block / ONE) & 0xffff };
             assert_eq!(head, [Event::ToDevice, record, Event::WcStart], "{opcode:#x}");
             let whole = own_register && count == 1 && (2..=16).contains(&ds);
             let want = if whole { ds.div_ceil(4) as usize } else { 1 };
@@ -158,7 +158,7 @@ fn one_small_element_is_copied_whole_and_a_batch_is_not() {
         sq.submit();
         let blocks = bus.take().iter().filter(|e| matches!(e, Event::Block { .. })).count();
         assert_eq!(blocks, if copies { 3 } else { 0 });
-        let done = sq.pushed.count / ONE;
+        let done = sq.pushed.at.count / ONE;
         sq.shared.note(0, 0, done, WcOpcode::SEND);
         sq.shared.complete(0);
     }
@@ -168,8 +168,7 @@ fn one_small_element_is_copied_whole_and_a_batch_is_not() {
 fn what_is_copied_is_what_the_ring_holds() {
     let (register, page) = blueflame_register();
     let Sends { mut sq, .. } = sends_on(LAYOUT, register);
-    sq.pushed.block = 15;
-    sq.told = sq.pushed;
+    sq.start_at(15, 0);
     sq.push(&wr(1, SendOp::Write(REMOTE), Inline(&(0..150).collect::<Vec<u8>>()))).unwrap();
     sq.submit();
     // Three blocks, around the ring's end.
@@ -184,8 +183,8 @@ fn without_a_register_of_its_own_a_queue_rings_with_eight_bytes() {
     for inline in [0, 8, 60, 200] {
         sq.push(&wr(1, SendOp::Send, Inline(&vec![5; inline]))).unwrap();
         sq.submit();
-        sq.shared.complete(sq.told.block);
-        let done = sq.pushed.count / ONE;
+        sq.shared.complete(sq.told.block / ONE);
+        let done = sq.pushed.at.count / ONE;
         sq.shared.note(0, 0, done, WcOpcode::SEND);
         sq.shared.complete(0);
     }
@@ -229,7 +228,7 @@ fn what_cannot_be_posted_is_refused_and_leaves_the_queue_alone() {
         let Sends { mut sq, bus, record, .. } = sends(16);
         let wr = SendWr { wr_id: 5, flags: WrFlags::SIGNALED, op: *op, payload: *payload };
         assert_eq!(sq.push(&wr), *want, "{wr:?}");
-        assert_eq!(sq.remaining(), 4 - u32::from(want.is_ok()), "{wr:?}");
+        assert_eq!(sq.left(), 4 - u32::from(want.is_ok()), "{wr:?}");
         bus.take();
         sq.submit();
         assert_eq!(bus.take().is_empty(), want.is_err(), "{wr:?}");
@@ -251,7 +250,7 @@ fn a_window_of_more_than_a_message_is_refused() {
     };
     let Sends { mut sq, .. } = sends(16);
     assert_eq!(sq.push_bind(1, WrFlags::NONE, &bind), Err(PostError::MessageTooLong));
-    assert_eq!(sq.remaining(), 4);
+    assert_eq!(sq.left(), 4);
     sq.push_bind(1, WrFlags::NONE, &Bind { length: 1 << 31, ..bind }).unwrap();
 }
 
@@ -270,18 +269,12 @@ fn what_is_longer_than_the_queue_was_measured_for_is_refused() {
 #[test]
 fn what_is_not_submitted_is_dropped_with_its_fence() {
     let Sends { mut sq, bus, record, shared } = sends(16);
-    for drop_by_begin in [true, false] {
-        sq.push(&send(1)).unwrap();
-        sq.push_local_inv(2, WrFlags::NONE, Rkey(1)).unwrap();
-        if drop_by_begin {
-            sq.begin();
-        } else {
-            sq.rollback();
-        }
-        bus.take();
-        sq.submit();
-        assert_eq!((bus.take().len(), record.load(Word::Send), sq.remaining()), (0, 0, 4));
-    }
+    let mut batch = sq.open();
+    batch.push(&send(1)).unwrap();
+    batch.push_local_inv(2, WrFlags::NONE, Rkey(1)).unwrap();
+    bus.take();
+    sq.open().submit();
+    assert_eq!((bus.take().len(), record.load(Word::Send), sq.left()), (0, 0, 4));
     sq.push(&send(7)).unwrap();
     assert_eq!(flags_at(&sq, 0), 0, "the UMR that was dropped needs no fence");
     sq.submit();
@@ -307,7 +300,7 @@ fn the_element_after_a_umr_waits_for_it() {
 #[test]
 fn a_queue_that_signals_all_does() {
     let Sends { mut sq, .. } = sends(16);
-    sq.limits.always = ctrl_flags::CQ_UPDATE;
+    sq.limits.sig_all = true;
     sq.push(&send(1)).unwrap();
     assert_eq!(flags_at(&sq, 0), 0x08);
 }
@@ -321,7 +314,7 @@ fn unsignaled_work_requests_are_retired_by_the_next_completion() {
             sq.push(&send(round * 8 + n)).unwrap_or_else(|e| panic!("round {round}: {e}"));
         }
         sq.submit();
-        let last = sq.told.block.wrapping_sub(1);
+        let last = (sq.told.block / ONE).wrapping_sub(1);
         assert_eq!(shared.complete(last).0, round * 8 + 7);
     }
 }
@@ -332,8 +325,7 @@ fn counters_wrap() {
     for around in [1_u64 << 16, 1 << 24, 1 << 31, 1 << 32] {
         let Sends { mut sq, bus, shared, record } = sends(16);
         let start = (around - 7) as u32;
-        sq.pushed = Position { block: start, count: start.wrapping_mul(ONE), ..Position::default() };
-        sq.told = sq.pushed;
+        sq.start_at(start, start.wrapping_mul(ONE));
         shared.note(0, 0, start, WcOpcode::SEND);
         shared.complete(0);
         let mut block = around - 7;
@@ -355,7 +347,7 @@ fn counters_wrap() {
             assert!(data.iter().all(|b| *b == n as u8));
             // The device gives back 16 bits of the index.
             assert_eq!(shared.complete((block & 0xffff) as u32).0, n);
-            assert_eq!(sq.remaining(), 4);
+            assert_eq!(sq.left(), 4);
             block += blocks;
         }
         assert!(block > around);
@@ -368,9 +360,9 @@ fn reset_starts_anew() {
     sq.push_local_inv(1, WrFlags::NONE, Rkey(1)).unwrap();
     sq.submit();
     sq.resync();
-    assert_eq!((record.load(Word::Send), sq.remaining()), (0, 4));
+    assert_eq!((record.load(Word::Send), sq.left()), (0, 4));
     shared.complete(0);
-    assert_eq!(sq.remaining(), 4, "a completion of the past does not count");
+    assert_eq!(sq.left(), 4, "a completion of the past does not count");
     sq.push(&send(2)).unwrap();
     assert_eq!((sq.shared.complete(0).0, flags_at(&sq, 0)), (2, 0));
     assert_eq!(sq.ring.peek(0, 4), [0, 0, 0, 0x0a], "index 0");
@@ -410,8 +402,7 @@ proptest! {
     #[test]
     fn agrees_with_a_queue(start in any::<u32>(), steps in prop::collection::vec(step(), 1..200)) {
         let Sends { mut sq, shared, record, .. } = sends(64);
-        sq.pushed = Position { block: start, count: start.wrapping_mul(ONE), ..Position::default() };
-        sq.told = sq.pushed;
+        sq.start_at(start, start.wrapping_mul(ONE));
         shared.note(0, 0, start, WcOpcode::SEND);
         shared.complete(0);
         let (mut staged, mut posted) = (vec![], std::collections::VecDeque::new());
@@ -448,7 +439,7 @@ proptest! {
                         posted.push_back((device, id, opcode));
                         device = device.wrapping_add(ds.div_ceil(4));
                     }
-                    if next_id > 0 && sq.told.block != start {
+                    if next_id > 0 && sq.told.block != start.wrapping_mul(ONE) {
                         prop_assert_eq!(record.load(Word::Send), device & 0xffff);
                     }
                 }
@@ -466,7 +457,7 @@ proptest! {
                     }
                 }
             }
-            prop_assert_eq!(sq.remaining() as usize, 16 - staged.len() - posted.len());
+            prop_assert_eq!(sq.left() as usize, 16 - staged.len() - posted.len());
         }
     }
 }

@@ -93,8 +93,7 @@ fn every_kind_of_element_from_every_block() {
 /// Pushes one element that starts at `block` of a dirty ring, and returns the whole ring from there on.
 fn element_at(sq: &mut Sq<Recorder>, block: u32, push: &dyn Fn(&mut Sq<Recorder>) -> Result<(), PostError>) -> Vec<u8> {
     sq.ring.fill(DIRTY);
-    sq.pushed = Position { block, ..Position::default() };
-    sq.told = sq.pushed;
+    sq.start_at(block, 0);
     push(sq).unwrap();
     sq.submit();
     sq.ring.peek(block as usize * 64, BYTES)

@@ -85,7 +85,7 @@ fn the_shared_register_has_one_half_and_takes_no_elements() {
         register.ring(&bus, [2; 8]);
         register.turn();
         let ring = Ring::new(Arc::new(pages(1).unwrap()), 0, 64);
-        register.copy(&bus, 0, ring.block(0));
+        register.copy(&bus, 1, |n| ring.block(64 * n as usize));
     }
     assert_eq!(bus.take(), [Event::Register { at: base + 0x800, value: [2; 8] }; 2]);
     assert!((0..64).all(|ds| !register.takes_whole(ds)) && !register.has_blueflame());

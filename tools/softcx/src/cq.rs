@@ -201,10 +201,12 @@ impl Cq {
         if let (Some(before), 128) = (&entry.before, self.spec.entry_bytes) {
             self.spec.ring.write(memory, slot, before)?;
         }
-        self.spec.ring.write(memory, body, &entry.body[..cqe::OP_OWN])?;
-        let owner = (self.produced >> self.spec.log2_size & 1) as u8;
-        let (address, _) = self.spec.ring.locate(body + cqe::OP_OWN as u64)?;
-        memory.publish(address, entry.body[cqe::OP_OWN] | owner)?;
+        // Four bytes come last, together: drivers read the owner and the index before it at once.
+        let last = cqe::OP_OWN - 3;
+        self.spec.ring.write(memory, body, &entry.body[..last])?;
+        let owner = self.produced >> self.spec.log2_size & 1;
+        let (address, _) = self.spec.ring.locate(body + last as u64)?;
+        memory.store_be32(address, u32::from_be_bytes(crate::bits::array(&entry.body, last)) | owner)?;
         self.produced = self.produced.wrapping_add(1);
         Ok(())
     }

@@ -16,7 +16,7 @@
 //!
 //! Every access is atomic: relaxed, in units of 8 aligned bytes where there are any, else bytes. Two sides that touch the
 //! same bytes at once, as remote access allows, therefore get old or new bytes, and no undefined behaviour from this side.
-//! Order comes from the release store of a CQE's last byte and the acquire load of a doorbell record.
+//! Order comes from the release store of a CQE's last four bytes and the acquire load of a doorbell record.
 #![allow(unsafe_code)]
 
 use crate::memory::{BusError, Memory};

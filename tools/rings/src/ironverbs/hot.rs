@@ -12,8 +12,8 @@
 
 use ironverbs::{
     Any, Cq, Destination, FlushLevel, FlushPlacement, Inline, InlinePieces, Mlx5, Mw, MwBinding, PollError, Pool,
-    PostError, Provider, Qp, QpType, RecvBatch, RemoteAddr, Rkey, Rxe, Sge, Slot, SlotError, Srq, Uc, Ud, Wc, WcStatus,
-    WrFlags,
+    PostError, Provider, Qp, QpType, RecvBatch, RemoteAddr, Rkey, Rxe, Sge, Slot, SlotError, Srq, Srqn, Uc, Ud, Wc,
+    WcStatus, WrFlags, XrcSend,
 };
 use std::mem::MaybeUninit;
 
@@ -177,6 +177,13 @@ operations! {
         submit!(batch)
     }
 
+    /// Inline RDMA WRITE of eight bytes, known to be so many.
+    fn write_inline_word(qp: &mut Qp<P>, wr_id: u64, word: &[u8; 8], remote: &RemoteAddr) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.write(wr_id, SIGNALED, Inline(word), *remote)?;
+        submit!(batch)
+    }
+
     /// Inline RDMA WRITEs of eight bytes each, known to be so many, to as many places, with one doorbell.
     fn write_inline_list(qp: &mut Qp<P>, words: &[[u8; 8]], remotes: &[RemoteAddr]) -> Result<(), PostError> {
         let mut batch = qp.send_batch();
@@ -225,6 +232,27 @@ operations! {
     fn local_inv(qp: &mut Qp<P>, wr_id: u64, window: &mut Mw) -> Result<(), PostError> {
         let mut batch = qp.send_batch();
         batch.local_inv(wr_id, WrFlags::NONE, window)?;
+        submit!(batch)
+    }
+
+    /// SEND of one entry on an extended reliable connection.
+    fn xrc_send(qp: &mut Qp<P, XrcSend>, wr_id: u64, srqn: Srqn, sge: &Sge) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.to_srq(srqn).send(wr_id, SIGNALED, &[*sge])?;
+        submit!(batch)
+    }
+
+    /// Inline RDMA WRITE on an extended reliable connection.
+    fn xrc_write_inline(qp: &mut Qp<P, XrcSend>, wr_id: u64, srqn: Srqn, bytes: &[u8], remote: &RemoteAddr) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.to_srq(srqn).write(wr_id, SIGNALED, Inline(bytes), *remote)?;
+        submit!(batch)
+    }
+
+    /// NOP.
+    fn nop(qp: &mut Qp<P>, wr_id: u64) -> Result<(), PostError> {
+        let mut batch = qp.send_batch();
+        batch.nop(wr_id, SIGNALED)?;
         submit!(batch)
     }
 
@@ -347,6 +375,19 @@ operations! {
     /// Completions as values, as many as there is room for.
     fn poll_many(cq: &mut Cq<P>, out: &mut [MaybeUninit<Wc>]) -> Result<usize, PollError> {
         cq.poll_into(out).map(|values| values.len())
+    }
+
+    /// The sum of the numbers of the completions that are there, up to the first that failed, used where they are.
+    fn poll_in_place(cq: &mut Cq<P>) -> Result<u64, PollError> {
+        let mut completions = cq.poll()?;
+        let mut sum = 0_u64;
+        while let Some(completion) = completions.next() {
+            if completion.status() != WcStatus::SUCCESS {
+                break;
+            }
+            sum = sum.wrapping_add(completion.wr_id());
+        }
+        Ok(sum)
     }
 
     /// Number and status of the completions that are there, as many as there is room for.

@@ -159,6 +159,10 @@ impl<P: Provider> Bench<P> {
             self.send(hot, 1, |qp| counted(c"send_inline_64", || must((hot.send_inline)(qp, 0, many))))?;
             self.one_sided(|qp| counted(c"write", || must((hot.write)(qp, 0, &sge, &remote))))?;
             self.one_sided(|qp| counted(c"write_inline_8", || must((hot.write_inline)(qp, 0, few, &remote))))?;
+            let eight = &word_list[0];
+            self.one_sided(|qp| {
+                counted(c"write_inline_word", || must((hot.write_inline_word)(qp, 0, eight, &remote)))
+            })?;
             counted(c"write_inline_8_list", || must((hot.write_inline_list)(&mut self.a, word_list, remotes)));
             self.drain(LIST, 0)?;
             let floor = &mut floor;
@@ -310,6 +314,13 @@ impl<P: Provider> Bench<P> {
             let n = counted(c"poll_status_32", || (hot.poll_many_status)(cq, out))?;
             if n as u64 != LIST {
                 return Err(format!("poll of {LIST} statuses: {n} came").into());
+            }
+
+            self.complete(hot, LIST)?;
+            let cq = &mut self.sent;
+            let sum = counted(c"poll_in_place_32", || (hot.poll_in_place)(cq))?;
+            if sum != LIST * (LIST - 1) / 2 {
+                return Err(format!("poll of {LIST} in place: their numbers add up to {sum}").into());
             }
 
             self.complete(hot, 1)?;
