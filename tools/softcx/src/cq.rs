@@ -48,6 +48,8 @@ pub struct Cq {
     armed: Option<Arm>,
     /// Sequence number of the arm that fired last. An arm with it is stale.
     fired: Option<u8>,
+    /// Entries written when software was told of them last: those it knows of.
+    notified: u32,
     /// The arm word that was acted on last.
     taken: Option<u32>,
     /// The arm word of the record when it was looked at last.
@@ -86,6 +88,7 @@ impl Cq {
             solicited: 0,
             armed: None,
             fired: None,
+            notified: 0,
             taken: None,
             record_seen,
             broken: false,
@@ -173,6 +176,7 @@ impl Cq {
 
     fn fire(&mut self) {
         self.fired = self.armed.take().map(|arm| arm.sn);
+        self.notified = self.produced;
         (self.held, self.due) = (0, None);
     }
 
@@ -231,11 +235,14 @@ impl Cq {
         }
         let behind = |index: u32| index.wrapping_sub(arm.ci) & 0xff_ffff;
         let newest = if arm.solicited_only { self.solicited } else { self.produced };
-        // Half of the 24-bit circle: an index behind `ci` is none.
-        let wakes = (1..1 << 23).contains(&behind(newest));
+        // Half of the 24-bit circle: an index behind `ci` is none. Nor is one that software was told of: who arms before it
+        // polls is not to be told of the same entries twice.
+        let news = newest.wrapping_sub(self.notified) & 0xff_ffff;
+        let wakes = (1..1 << 23).contains(&behind(newest)) && (1..1 << 23).contains(&news);
         (self.held, self.due) = (0, None);
         if wakes {
             self.fired = Some(arm.sn);
+            self.notified = self.produced;
             self.armed = None;
         } else {
             self.armed = Some(arm);
