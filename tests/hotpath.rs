@@ -23,9 +23,9 @@ const CLOSER_LOOK: &[&str] = &["::read", "::turn", "::fill"];
 /// The end of a batch, which the compiler puts out of line where it has two providers' in it. Once a batch.
 const END_OF_BATCH: &str = "drop_in_placeironverbs::verbs::poll::Completions";
 
-/// What the compiler proves too little of: it keeps a trap for a state of a window that there is not.
-fn is_pending(function: &str) -> bool {
-    function == "bind_mw"
+/// What the compiler proves too little of: it keeps a trap in a table of jumps, for a state of a window that there is not.
+fn is_pending(provider: &str, function: &str) -> bool {
+    function == "bind_mw" && provider != "rxe"
 }
 
 /// What has to be there, for each provider. `true`: rings the doorbell.
@@ -113,7 +113,7 @@ fn check_build(name: &str, profile: &[(&str, &str)]) {
     {
         let name = format!("hot_{provider}_{function}");
         let found = functions.get(&name).unwrap_or_else(|| panic!("the program has no function {name}"));
-        if is_pending(function) {
+        if is_pending(provider, function) {
             skipped(&format!("{name} is not yet free of traps"));
             continue;
         }
