@@ -178,8 +178,7 @@ impl<B: Bus> Cq<B> {
     /// Starts a batch.
     #[inline(always)]
     pub fn open(&mut self) -> OpenCq<'_, B> {
-        let start = if self.holds_slots() { 0 } else { self.place.mark() };
-        OpenCq { place: self.place, start, is_exhausted: false, cq: self }
+        OpenCq { place: self.place, cq: self }
     }
 
     /// Completions read, from the queue's start.
@@ -304,10 +303,6 @@ impl<B: Bus> Cq<B> {
 pub struct OpenCq<'a, B = Cpu> {
     cq: &'a mut Cq<B>,
     place: Place,
-    /// Where nothing was read yet that is to be given back; 0 once it is known that something was.
-    start: usize,
-    /// The last look found no entry, so that the device had one free.
-    is_exhausted: bool,
 }
 
 impl<B: Bus> OpenCq<'_, B> {
@@ -349,11 +344,10 @@ impl<B: Bus> OpenCq<'_, B> {
                 return Some(Cqe::done(body, kind, wr_id, received_as(kind)));
             }
         } else if last.is_missing() {
-            self.is_exhausted = true;
             return None;
         }
         let read = self.cq.read();
-        (self.place, self.start, self.is_exhausted) = (self.cq.place, 0, false);
+        self.place = self.cq.place;
         let Read { ci, kind, wr_id, completed, carries_data } = read?;
         let inside = if carries_data { Some(&self.cq.inside) } else { None };
         Some(Cqe::new(self.cq.ring.body(ci), kind, wr_id, completed).with(inside))
@@ -362,11 +356,10 @@ impl<B: Bus> OpenCq<'_, B> {
     /// Goes on to the next entry. Those before this one are done with.
     #[inline(always)]
     fn pass(&mut self) {
-        self.is_exhausted = false;
         if self.place.pass() {
             self.cq.place.follow(&self.place);
         } else {
-            (self.place, self.start) = (self.cq.turn(), 0);
+            self.place = self.cq.turn();
         }
     }
 
@@ -381,18 +374,21 @@ impl<B: Bus> OpenCq<'_, B> {
     /// Whether there are completions that were read, and whose entries were not given back.
     #[inline(always)]
     pub fn holds_slots(&self) -> bool {
-        !self.place.is_at(self.start)
+        self.place.ci() != self.cq.given_back
     }
 
     /// Ends the batch, as [`Cq::end`] does.
     #[inline(always)]
     pub fn end(&mut self) -> bool {
-        // Briefly, for the compiler to put it where batches end, and not elsewhere.
-        let may_be_full = !self.is_exhausted && self.cq.is_full();
-        if !may_be_full {
-            self.cq.consume(self.place.ci());
+        let ci = self.place.ci();
+        if ci == self.cq.given_back {
+            return true;
         }
-        !may_be_full
+        if self.cq.is_full() {
+            return false;
+        }
+        self.cq.consume(ci);
+        true
     }
 }
 

@@ -261,7 +261,7 @@ impl Place {
     #[inline(always)]
     pub fn ci(&self) -> u32 {
         let left = (self.stop.addr() - self.body.addr()) >> self.log2_entry_bytes;
-        // Less than half a ring.
+        // At most half a ring.
         self.stop_ci.wrapping_sub(left as u32)
     }
 
@@ -270,18 +270,6 @@ impl Place {
     pub fn pass(&mut self) -> bool {
         self.body = self.body.wrapping_add(self.entry_bytes);
         self.body != self.stop
-    }
-
-    /// Whether this is the same place as another of the ring, perhaps on another pass.
-    #[inline(always)]
-    pub fn is_at(&self, other: usize) -> bool {
-        self.body.addr() == other
-    }
-
-    /// What [`is_at`](Self::is_at) takes.
-    #[inline(always)]
-    pub fn mark(&self) -> usize {
-        self.body.addr()
     }
 
     /// Goes where another place is, in the same half of the ring.

@@ -131,6 +131,12 @@ impl<F: Filled> Mailbox<F> {
                 before.retire();
             }
             let filled_to = inner.ring.filled_to(&self.consumed);
+            if filled_to == self.consumed.load(Ordering::Acquire) {
+                // Nothing is in the ring, of nobody: what the index stood for before is of no interest. Notes would pile up where
+                // nothing ever completes.
+                let sends = matches!(change, Change::Sends(_));
+                inner.notes.retain(|note| note.uidx != uidx || matches!(note.change, Change::Sends(_)) != sends);
+            }
             inner.notes.push(Note { uidx, change, filled_to });
             let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1);
             self.epoch.store(epoch, Ordering::Release);
@@ -210,7 +216,8 @@ impl<F: Filled> Routes<F> {
         &self.mailbox
     }
 
-    /// Whether there are notes. Asked after a completion was seen and before its queue is looked up.
+    /// Whether there are notes. Asked after a completion was seen and before its queue is looked up; and now and then, so that they
+    /// do not pile up.
     #[inline(always)]
     pub fn has_mail(&self) -> bool {
         self.mailbox.epoch.load(Ordering::Acquire) != self.seen

@@ -14,6 +14,7 @@ use super::layout::CqLayout;
 use super::mailbox::Filled;
 use crate::uverbs::error::{Error, Verb};
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 impl<B: Bus> Cq<B> {
     /// Moves on to a ring for at least `cqe` completions. `command` is RESIZE_CQ with the number of entries and the driver's
@@ -40,16 +41,22 @@ impl<B: Bus> Cq<B> {
         self.give_back();
         let request =
             ResizeCq { buf_addr: new.addr(), cqe_size: self.ring.entry_bytes() as u16, reserved0: 0, reserved1: 0 };
-        command(layout.capacity(), &request)?;
         let (old, ci, compressed) = (&self.ring, self.ci(), self.compressed);
+        let mailbox = Arc::clone(self.routes.mailbox());
+        // All of it while no note can be written: a note says how far the ring is filled, and must not look at the old one when
+        // the device is in the new one already, or at the new one from a place where nothing was moved to.
         let moved = self.routes.take_mail_and(
             |past| disown(old, ci, past),
             |shown| {
+                command(layout.capacity(), &request)?;
                 let moved = move_over(old, &new, ci, compressed);
                 *shown = new.clone();
-                moved
+                if moved.is_some() {
+                    mailbox.give_back(ci.wrapping_add(1));
+                }
+                Ok::<_, Error>(moved)
             },
-        );
+        )?;
         let old = std::mem::replace(&mut self.ring, new);
         self.set_ci(ci);
         match moved {

@@ -18,12 +18,26 @@ use super::wqe::BB_BYTES;
 use crate::mem::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::uverbs::wr::WcOpcode;
 use crossbeam_utils::CachePadded;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 /// A power of two of entries, reached by masked indices.
 struct Masked<T> {
-    entries: Box<[T]>,
+    /// A box, but for its claim that nobody else keeps where they are.
+    entries: NonNull<[T]>,
     mask: u32,
+}
+
+// SAFETY: it owns its entries, as a box of them does.
+unsafe impl<T: Send> Send for Masked<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Masked<T> {}
+
+impl<T> Drop for Masked<T> {
+    fn drop(&mut self) {
+        // SAFETY: made of a box in `new`, and not used again.
+        drop(unsafe { Box::from_raw(self.entries.as_ptr()) });
+    }
 }
 
 impl<T> Masked<T> {
@@ -32,21 +46,23 @@ impl<T> Masked<T> {
     /// If `len` is not a power of two.
     fn new(len: u32, entry: impl Fn(u32) -> T) -> Self {
         assert!(len.is_power_of_two(), "{len} entries are not a power of two");
-        Self { entries: (0..len).map(entry).collect(), mask: len - 1 }
+        let entries: Box<[T]> = (0..len).map(entry).collect();
+        Self { entries: NonNull::from(Box::leak(entries)), mask: len - 1 }
     }
 
     /// The entry that any number stands for.
     #[inline(always)]
     fn get(&self, index: u32) -> &T {
-        // SAFETY: masked by the length minus one, a power of two: below the length.
-        unsafe { self.entries.get_unchecked((index & self.mask) as usize) }
+        // SAFETY: masked by the length minus one, a power of two: below the length. The entries live as long as `self`.
+        unsafe { self.entries.cast::<T>().add((index & self.mask) as usize).as_ref() }
     }
 }
 
 /// Of a send queue, for the poster of a batch.
 #[derive(Clone, Copy)]
 pub struct OpenSends<'a> {
-    entries: &'a [Sent],
+    first: NonNull<Sent>,
+    _queue: PhantomData<&'a SqShared>,
 }
 
 impl OpenSends<'_> {
@@ -59,7 +75,7 @@ impl OpenSends<'_> {
     pub unsafe fn note(&self, place: BlockPlace, wr_id: u64, count: u32, opcode: WcOpcode) {
         // SAFETY: a place is a multiple of a block's size, which an entry's size divides, so this is the offset of an entry; of
         // one that is there, as the caller promises.
-        let entry = unsafe { &*self.entries.as_ptr().byte_add(place.offset() / (BB_BYTES / SENT_BYTES) as usize) };
+        let entry = unsafe { self.first.byte_add(place.offset() / (BB_BYTES / SENT_BYTES) as usize).as_ref() };
         entry.wr_id.store(wr_id, Ordering::Relaxed);
         // The lower 8 bits of a count are zero: a sum is less work than putting bits together.
         entry.count_and_opcode.store(count.wrapping_add(opcode.0), Ordering::Relaxed);
@@ -98,7 +114,7 @@ impl SqShared {
         let entry = |_| Sent { wr_id: AtomicU64::new(0), count_and_opcode: AtomicU32::new(0) };
         let entries = Masked::new(blocks, entry);
         Self {
-            current: AtomicPtr::new(entries.entries.as_ptr().cast_mut()),
+            current: AtomicPtr::new(entries.entries.as_ptr().cast()),
             offsets: (entries.mask & 0xffff) * SENT_BYTES,
             entries,
             // The one before the first.
@@ -127,7 +143,7 @@ impl SqShared {
     /// Poster: a batch begins.
     #[inline(always)]
     pub fn open(&self) -> OpenSends<'_> {
-        OpenSends { entries: &self.entries.entries }
+        OpenSends { first: self.entries.entries.cast(), _queue: PhantomData }
     }
 
     /// As [`OpenSends::note`], by numbers of block and request, from 1 on, for tests.

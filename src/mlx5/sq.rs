@@ -184,7 +184,7 @@ impl<B: Bus> Sq<B> {
             #[cfg(test)]
             pushed: Batch::default(),
             limits: Limits {
-                // A ring has at most 2^16 blocks.
+                // A ring has at most 2^15 blocks.
                 max_count: layout.max_wr * ONE,
                 max_ds: layout.max_ds,
                 max_sge: layout.max_sge,

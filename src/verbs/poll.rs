@@ -147,7 +147,7 @@ impl<P: Provider> Drop for Completions<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
         // The one call of polling, and made last, so that no register is saved for it when all is well.
-        if self.alarmed || (self.open.holds_slots() && !self.open.end()) {
+        if self.alarmed || !self.open.end() {
             self.shared.end_alarmed(self.open.queue());
         }
     }
