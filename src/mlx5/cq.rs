@@ -6,12 +6,11 @@
 //!
 //! # Safety argument
 //!
-//! The one unsafe block reads an entry of the ring at a place that follows the ring's own arithmetic, while the queue is
-//! borrowed.
+//! The one unsafe block, as that of [`open`], reads an entry at the queue's place. It is always one of its ring: whenever the ring is
+//! replaced, the place is asked for anew.
 #![allow(unsafe_code)]
 
 use super::bus::{Bus, Cpu};
-use super::completion::Cqe;
 use super::compressed;
 use super::cq_memory::{Body, CqRing, Last, Place};
 use super::cqe::{self, format, opcode};
@@ -81,7 +80,7 @@ pub struct Cq<B = Cpu> {
     /// What the last completion carried inside that carried anything.
     inside: InlineData,
     fault: Option<CqFault>,
-    /// The entry of it.
+    /// [`CqFault::entry`] of it, made where the fault is found: the same made by whoever polls is a table of jumps there.
     bad_entry: Option<(u32, u8)>,
     /// Completions of queues that are gone.
     disowned: u64,
@@ -165,7 +164,7 @@ impl<B: Bus> Cq<B> {
     /// Whether there is a completion that was not read yet.
     #[inline(always)]
     pub fn has_entry(&self) -> bool {
-        // SAFETY: a place of the queue's ring: whenever that is replaced, the place is asked for anew.
+        // SAFETY: a place of the queue's ring: see the module.
         !unsafe { self.place.body() }.last().less(self.place.owner()).is_missing()
     }
 
@@ -231,7 +230,10 @@ impl<B: Bus> Cq<B> {
     /// which would pile up where queue pairs come and go without a completion. The place behind the entry that is being read.
     #[cold]
     #[inline(never)]
-    #[allow(improper_ctypes_definitions, reason = "as above")]
+    #[allow(
+        improper_ctypes_definitions,
+        reason = "of Rust's own callers; the convention is there so that nothing unwinds"
+    )]
     extern "C" fn turn(&mut self) -> Place {
         self.end();
         let ci = self.ci().wrapping_add(1);
@@ -298,100 +300,6 @@ impl<B: Bus> Cq<B> {
     }
 }
 
-/// A completion queue while a batch is read: what each completion needs is here, to be kept in registers. How far it was read is
-/// in the queue at any time, so that a batch that is forgotten gives nothing twice.
-pub struct OpenCq<'a, B = Cpu> {
-    cq: &'a mut Cq<B>,
-    place: Place,
-}
-
-impl<B: Bus> OpenCq<'_, B> {
-    /// The queue itself, to look at.
-    #[inline(always)]
-    pub fn cq(&self) -> &Cq<B> {
-        self.cq
-    }
-
-    /// The queue itself.
-    #[inline(always)]
-    pub fn queue(&mut self) -> &mut Cq<B> {
-        self.cq
-    }
-
-    /// The next completion.
-    #[inline(always)]
-    pub fn next(&mut self) -> Option<Cqe<'_>> {
-        // SAFETY: a place of the queue's ring, which stays where it is while the queue is borrowed; after it was passed with
-        // `false` it was asked for anew.
-        let body = unsafe { self.place.body() };
-        let last = body.last().less(self.place.owner());
-        // By far the most: a send is done, and nothing else is in the entry.
-        if is_done_send(last) {
-            barrier::from_device_barrier();
-            if let Some(queue) = self.cq.routes.send_queue(body.uidx_word())
-                && let Some((wr_id, completed)) = queue.complete_current(last.word())
-            {
-                self.pass();
-                return Some(Cqe::done(body, opcode::REQ, wr_id, completed));
-            }
-        } else if let Some(kind) = done_receive(last) {
-            barrier::from_device_barrier();
-            if !self.cq.routes.has_mail()
-                && let Some(queue) = self.cq.routes.receive_queue(body.uidx_word())
-            {
-                let wr_id = queue.complete(last.wqe_counter());
-                self.pass();
-                return Some(Cqe::done(body, kind, wr_id, received_as(kind)));
-            }
-        } else if last.is_missing() {
-            return None;
-        }
-        let read = self.cq.read();
-        self.place = self.cq.place;
-        let Read { ci, kind, wr_id, completed, carries_data } = read?;
-        let inside = if carries_data { Some(&self.cq.inside) } else { None };
-        Some(Cqe::new(self.cq.ring.body(ci), kind, wr_id, completed).with(inside))
-    }
-
-    /// Goes on to the next entry. Those before this one are done with.
-    #[inline(always)]
-    fn pass(&mut self) {
-        if self.place.pass() {
-            self.cq.place.follow(&self.place);
-        } else {
-            self.place = self.cq.turn();
-        }
-    }
-
-    /// Whether there is nothing to read, or nothing that can be.
-    #[inline(always)]
-    pub fn is_drained(&self) -> bool {
-        // SAFETY: as in `next`.
-        let last = unsafe { self.place.body() }.last();
-        last.less(self.place.owner()).is_missing() || self.cq.has_fault()
-    }
-
-    /// Whether there are completions that were read, and whose entries were not given back.
-    #[inline(always)]
-    pub fn holds_slots(&self) -> bool {
-        self.place.ci() != self.cq.given_back
-    }
-
-    /// Ends the batch, as [`Cq::end`] does.
-    #[inline(always)]
-    pub fn end(&mut self) -> bool {
-        let ci = self.place.ci();
-        if ci == self.cq.given_back {
-            return true;
-        }
-        if self.cq.is_full() {
-            return false;
-        }
-        self.cq.consume(ci);
-        true
-    }
-}
-
 /// A completion that was read: what is not in its entry.
 struct Read {
     ci: u32,
@@ -400,23 +308,6 @@ struct Read {
     completed: WcOpcode,
     /// In the queue's `inside`.
     carries_data: bool,
-}
-
-/// Set in an entry's last byte where the sender asked for an event.
-const SOLICITED: u8 = 1 << 1;
-
-/// Whether an entry, less the owner bit of this pass, says that a send is done, and carries nothing else.
-#[inline(always)]
-fn is_done_send(last: Last) -> bool {
-    last.op_own() & !SOLICITED == opcode::REQ << 4
-}
-
-/// The kind of receive that an entry, less the owner bit of this pass, says is done, if it carries nothing else.
-#[inline(always)]
-fn done_receive(last: Last) -> Option<u8> {
-    let kind = last.op_own() & !SOLICITED;
-    // Neither the owner nor the format of what is carried is set.
-    (kind & 0xf == 0 && kind >> 4 <= opcode::RESP_SEND_INV).then_some(kind >> 4)
 }
 
 /// Whether an entry needs a closer look: it carries more than itself, or is neither a completion nor a failure.
@@ -443,7 +334,7 @@ enum Admitted {
 /// Looks closer: unpacks a block of compressed entries, takes out what an entry carries, or says why polling ends here.
 #[cold]
 #[inline(never)]
-#[allow(improper_ctypes_definitions, reason = "of Rust's own callers; the convention is there so that nothing unwinds")]
+#[allow(improper_ctypes_definitions, reason = "as above")]
 extern "C" fn admit(
     routes: &mut Routes<CqRing>,
     ring: &CqRing,
@@ -503,6 +394,9 @@ fn resolve(routes: &Routes<CqRing>, body: Body<'_>, last: Last) -> Option<(u64, 
     let wr_id = routes.receives(body.uidx())?.complete(last.wqe_counter());
     Some((wr_id, received_as(kind)))
 }
+
+mod open;
+pub use open::OpenCq;
 
 #[cfg(all(test, not(loom)))]
 mod golden;

@@ -8,7 +8,8 @@
 //! and *before* it looks its queue up. For sends, of which there are many more on most completion queues, it is that the queue
 //! that had the index before is [retired](SqShared::retire): the poller looks up a queue, finds that it is retired or that there is
 //! none, and only then asks for notes. A look per batch would not do: a completion that arrives during the batch, of a queue
-//! made during the batch, would be taken for one of whatever queue had the index before.
+//! made during the batch, would be taken for one of whatever queue had the index before. Where queue pairs come and go and nobody
+//! asks, notes are taken once in half a ring of completions; and in an empty ring a note takes the place of those before it.
 //!
 //! **Completions of the past.** An index may be used again at once. Completions of the queue that had it before may still be
 //! in the ring, but none comes after: the note is put after the kernel destroyed (or reset) that queue. So the note says how

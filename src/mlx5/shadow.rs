@@ -10,7 +10,8 @@
 //! # Safety argument
 //!
 //! Arrays are indexed without a bounds check, by indices masked with their length (a power of two, checked when made)
-//! minus one, or by offsets masked with that times the size of an entry.
+//! minus one, or by offsets masked with that times the size of an entry. [`OpenSends::note`] masks nothing, and has its caller
+//! promise instead. Whoever keeps where entries are has the queue borrowed, or reads it from the queue itself.
 #![allow(unsafe_code)]
 
 use super::ring::BlockPlace;

@@ -8,8 +8,8 @@
 //!
 //! # Safety argument
 //!
-//! The one unsafe block tells how far entries of [`SqShared`] reach, which was looked at when the queue was made, and is the
-//! same for those that take its place.
+//! The one unsafe block notes a work request in [`SqShared`], at the ring's own place of it: there is an entry for each block, as was
+//! looked at when the queue was made, and those that take its place are made as long.
 #![allow(unsafe_code)]
 
 use super::bus::{Bus, Cpu};
@@ -248,78 +248,6 @@ impl<B: Bus> Sq<B> {
         if let Some(home) = &self.home {
             home.announce(Change::Sends(Some(Arc::clone(&self.shared))));
         }
-    }
-}
-
-/// Pushing one by one.
-#[cfg(test)]
-impl<B: Bus> Sq<B> {
-    /// Does something with the batch that was pushed so far.
-    fn with<T>(&mut self, work: impl FnOnce(&mut OpenSq<'_, B>) -> T) -> T {
-        let pushed = self.pushed;
-        let mut open = self.open();
-        if pushed.at.count != open.batch.at.count {
-            open.batch = pushed;
-        }
-        let result = work(&mut open);
-        self.pushed = open.batch;
-        result
-    }
-
-    pub fn rollback(&mut self) {
-        self.pushed = Batch { at: self.told, last: [0; 8] };
-    }
-
-    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.with(|open| open.push(wr))
-    }
-
-    pub fn push_to(&mut self, wr: &SendWr<'_>, target: Target<'_>) -> Result<(), PostError> {
-        self.with(|open| open.push_to(wr, target))
-    }
-
-    pub fn push_local_inv(&mut self, wr_id: u64, flags: WrFlags, rkey: Rkey) -> Result<(), PostError> {
-        self.with(|open| open.push_local_inv(wr_id, flags, rkey))
-    }
-
-    pub fn push_send_inv(
-        &mut self,
-        wr_id: u64,
-        flags: WrFlags,
-        rkey: Rkey,
-        data: &Payload<'_>,
-        target: Target<'_>,
-    ) -> Result<(), PostError> {
-        self.with(|open| open.push_send_inv(wr_id, flags, rkey, data, target))
-    }
-
-    pub fn push_bind(&mut self, wr_id: u64, flags: WrFlags, bind: &Bind) -> Result<(), PostError> {
-        self.with(|open| open.push_bind(wr_id, flags, bind))
-    }
-
-    pub fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
-        self.with(|open| open.push_nop(wr_id, flags))
-    }
-
-    pub fn submit(&mut self) {
-        self.with(|open| open.submit());
-    }
-
-    /// Work requests that can be pushed behind those.
-    pub fn left(&mut self) -> u32 {
-        self.with(|open| open.remaining())
-    }
-
-    /// Starts at a place.
-    pub fn start_at(&mut self, block: u32, count: u32) {
-        self.told = Position { block: block.wrapping_mul(ONE), count, ..Position::default() };
-        self.rollback();
-    }
-
-    /// Goes on in another ring of the same length.
-    pub fn use_ring(&mut self, ring: Ring) {
-        assert_eq!(ring.bytes(), self.ring.bytes());
-        self.ring = ring;
     }
 }
 
@@ -624,6 +552,8 @@ fn check_atomic(remote: RemoteAddr, payload: &Payload<'_>) -> Result<(), PostErr
 
 #[cfg(all(test, not(loom)))]
 mod golden;
+#[cfg(test)]
+mod one_by_one;
 #[cfg(all(test, not(loom)))]
 mod tests;
 #[cfg(all(test, not(loom)))]

@@ -14,7 +14,8 @@ use crate::uverbs::wr::PollError;
 use std::mem::MaybeUninit;
 
 impl<P: Provider> Cq<P> {
-    /// The completions that are there now. Their slots go back to the device when the returned value is dropped.
+    /// The completions that are there now. Their slots go back to the device when the returned value is dropped, and in its course
+    /// where the device may overrun meanwhile.
     ///
     /// If none is there because the device lost some, or is known to be gone, that is the error. A program that only polls
     /// learns of an overrun too: a queue that is found full is watched for a while. That the device is gone becomes known by

@@ -1,3 +1,5 @@
+#![allow(unsafe_code)]
+
 use super::*;
 use crate::mlx5::compressed::tests::{received, write_block};
 use crate::mlx5::cq::CqFault;
@@ -29,6 +31,45 @@ fn resize(cq: &mut Fixture, cqe: u32) -> Result<(), Error> {
     })?;
     cq.ring = cq.cq.ring.clone();
     Ok(())
+}
+
+/// A queue pair goes, and its index goes to another, while the device moves from one ring to the next: what it had completed by
+/// then, in the new ring, is still its own. So no note can be written meanwhile.
+#[test]
+fn an_index_that_changes_hands_during_a_resize() {
+    let mut cq = Fixture::new(8, 64);
+    cq.attach(UIDX);
+    cq.sends.note(0, 7, 1, WcOpcode::SEND);
+    let other = Arc::new(SqShared::new(16));
+    other.note(0, 77, 1, WcOpcode::SEND);
+    let (mailbox, next) = (cq.cq.mailbox().clone(), other.clone());
+    let (old, mut changes) = (cq.ring.clone(), None);
+    cq.cq
+        .resize(16, |_, request| {
+            let mut end = Golden::read("cqe.txt").get("the end of a ring that was resized").to_vec();
+            end[63] &= !1;
+            old.write(0, &end);
+            let mut done = [0_u8; 64];
+            done[32..36].copy_from_slice(&UIDX.to_be_bytes());
+            // Answer number 1, on the first pass of the new ring, where no `CqRing` is yet.
+            let at = std::ptr::with_exposed_provenance_mut::<u8>(request.buf_addr as usize + 64);
+            // SAFETY: the second entry of the ring that the request names, which nobody else touches until this returns.
+            unsafe { at.copy_from_nonoverlapping(done.as_ptr(), 64) };
+            let thread = std::thread::spawn(move || {
+                mailbox.put(UIDX, Change::Sends(None));
+                mailbox.put(UIDX, Change::Sends(Some(next)));
+            });
+            // Time enough to do so, if it could.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            changes = Some(thread);
+            Ok(())
+        })
+        .unwrap();
+    changes.unwrap().join().unwrap();
+    assert_eq!(cq.poll(), [7]);
+    (cq.ring, cq.device) = (cq.cq.ring.clone(), 2);
+    cq.answer(REQ, UIDX, 0);
+    assert_eq!((cq.poll(), cq.cq.disowned()), (vec![77], 0));
 }
 
 #[test]
