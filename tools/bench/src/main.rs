@@ -90,9 +90,8 @@ fn cargo() -> Command {
 /// This program as a release that keeps the names of its functions.
 fn build() -> Result<PathBuf> {
     let output = cargo()
-        .args(["build", "--release", "--package", "bench", "--bin", "bench", "--quiet", "--message-format", "json"])
+        .args(["build", "--profile", "measured", "--package", "bench", "--bin", "bench", "--quiet", "--message-format", "json"])
         .args(["--target-dir", "target/callgrind"])
-        .env("CARGO_PROFILE_RELEASE_STRIP", "none")
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run cargo")?;
