@@ -130,8 +130,8 @@ fn build(profile: &str) -> String {
     let mut cargo = Command::new(env!("CARGO"));
     cargo
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["build", "--profile", profile, "--package", "rings", "--bin", "rings-ironverbs", "--no-default-features"])
-        .args(["--features", "sim", "--quiet", "--message-format", "json"]);
+        .args(["build", "--profile", profile, "--package", "rings", "--bin", "rings-ironverbs"])
+        .args(["--no-default-features", "--features", "sim", "--quiet", "--message-format", "json"]);
     let output = cargo.stderr(Stdio::inherit()).output().expect("cannot run cargo");
     assert!(output.status.success(), "the program does not build");
     let messages = String::from_utf8(output.stdout).unwrap();

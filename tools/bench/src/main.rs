@@ -90,8 +90,8 @@ fn cargo() -> Command {
 /// This program as a release that keeps the names of its functions.
 fn build() -> Result<PathBuf> {
     let output = cargo()
-        .args(["build", "--profile", "measured", "--package", "bench", "--bin", "bench", "--quiet", "--message-format", "json"])
-        .args(["--target-dir", "target/callgrind"])
+        .args(["build", "--profile", "measured", "--package", "bench", "--bin", "bench"])
+        .args(["--quiet", "--message-format", "json", "--target-dir", "target/callgrind"])
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run cargo")?;

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 /// Builds the one that uses this library, as a release, with those features, and returns its path.
 pub fn ironverbs(features: &str) -> Result<PathBuf> {
     let output = Command::new(cargo())
-        .args(["build", "--profile", "measured", "--package", "rings", "--bin", "rings-ironverbs", "--no-default-features"])
-        .args(["--features", features, "--quiet", "--message-format", "json"])
+        .args(["build", "--profile", "measured", "--package", "rings", "--bin", "rings-ironverbs"])
+        .args(["--no-default-features", "--features", features, "--quiet", "--message-format", "json"])
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run cargo")?;
