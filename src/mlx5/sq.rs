@@ -338,7 +338,7 @@ impl<B: Bus> OpenSq<'_, B> {
         self.room()?;
         let Self { ring, bus, batch: Batch { at, .. }, .. } = self;
         let mut cursor = open(ring, at.block, Target::Connected, *bus);
-        let (control, key) = umr::invalidate(rkey);
+        let (control, key) = umr::invalidate();
         cursor.put(*bus, control);
         cursor.put(*bus, key);
         let ds = cursor.ds();

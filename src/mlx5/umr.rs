@@ -110,7 +110,7 @@ impl Bind {
     pub fn segments(&self, qpn: u32) -> Binding {
         let two = self.window == WindowType::Two;
         if self.length == 0 {
-            let (control, key) = free(self.new_rkey, two);
+            let (control, key) = free(self.new_rkey.0 as u8, two);
             return Binding { control, key, entry: None };
         }
         let mask = mkey_mask::FREE
@@ -150,18 +150,19 @@ impl Bind {
     }
 }
 
-/// The segments of a UMR that invalidates a key of this queue pair's.
+/// The segments of a UMR that invalidates a key of this queue pair's, whose low byte then is 0, as with the C library. The next bind
+/// gives it another one.
 #[inline(always)]
-pub fn invalidate(rkey: Rkey) -> (UmrCtrl, Mkey) {
-    free(rkey, true)
+pub fn invalidate() -> (UmrCtrl, Mkey) {
+    free(0, true)
 }
 
 /// The segments of a UMR after which a key names nothing. `own`: it must be this queue pair's.
 #[inline(always)]
-fn free(rkey: Rkey, own: bool) -> (UmrCtrl, Mkey) {
+fn free(low_byte: u8, own: bool) -> (UmrCtrl, Mkey) {
     let mask = mkey_mask::FREE | mkey_mask::MKEY | if own { mkey_mask::QPN } else { 0 };
     let flags = FLAGS | if own { umr_flags::CHECK_QPN } else { 0 };
     let control = UmrCtrl { flags, mkey_mask: mask.into(), ..BARE_CONTROL };
-    let key = Mkey { free: MKEY_FREE, qpn_mkey: (ANY_QP << 8 | rkey.0 & 0xff).into(), ..BARE_KEY };
+    let key = Mkey { free: MKEY_FREE, qpn_mkey: (ANY_QP << 8 | u32::from(low_byte)).into(), ..BARE_KEY };
     (control, key)
 }

@@ -161,7 +161,7 @@ fn golden_work_queue_entries() {
             "RC local invalidate",
             SendWqe,
             "ctrl.opcode=0x25 ctrl.ds=0x8 ctrl.completion=0x2 ctrl.fence=0x4 ctrl.changed_mkey=0x1a2b",
-            "umr.flags=0x98 umr.mkey_mask=0x20006000 mkey.free=0x1 mkey.qpn=0xffffff mkey.key_byte=0x2b",
+            "umr.flags=0x98 umr.mkey_mask=0x20006000 mkey.free=0x1 mkey.qpn=0xffffff",
         ),
         (
             "UD SEND on RoCE v2",

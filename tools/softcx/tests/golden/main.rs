@@ -133,7 +133,7 @@ fn key_changes(all: &mut BTreeMap<String, Vec<u8>>) {
         ("RC bind of a zero-based window", 0xab_cd01, 0xb0, BIND | QP, false, read, 0x12_3456, 2, (0, len), klm, 0),
         ("RC unbind of a type 1 window", 0xab_cd01, 0x90, FREE | KEY, true, none, any, 2, (0, 0), vec![], 0),
         ("RC unbind of a type 2 window", 0xab_cd01, 0x98, FREE | KEY | QP, true, none, any, 2, (0, 0), vec![], 0),
-        ("RC local invalidate", 0x1a2b, 0x98, FREE | KEY | QP, true, none, any, 0x2b, (0, 0), vec![], 0x80),
+        ("RC local invalidate", 0x1a2b, 0x98, FREE | KEY | QP, true, none, any, 0, (0, 0), vec![], 0x80),
     ] {
         let wqe = take(all, name);
         let Work::Umr(umr) = &wqe.work else { panic!("{name}: {:?}", wqe.work) };
