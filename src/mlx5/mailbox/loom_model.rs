@@ -61,36 +61,74 @@ impl Filled for Shared {
     }
 }
 
+/// What the ring's completions are of.
+#[derive(Clone, Copy, PartialEq)]
+enum Of {
+    Sends,
+    Receives,
+}
+
 /// The poller, as the completion queue has it.
 struct Poller {
     ring: Shared,
     routes: Routes<Shared>,
     ci: u32,
+    of: Of,
     /// Looks for notes for each completion, as it should, and not only at the start of a batch.
     for_each: bool,
 }
 
 impl Poller {
-    fn new(ring: &Shared, mailbox: &Arc<Mailbox<Shared>>) -> Self {
-        Self { ring: ring.clone(), routes: Routes::new(mailbox.clone()), ci: 0, for_each: true }
+    fn new(ring: &Shared, mailbox: &Arc<Mailbox<Shared>>, of: Of) -> Self {
+        Self { ring: ring.clone(), routes: Routes::new(mailbox.clone()), ci: 0, of, for_each: true }
     }
 
     fn look_for_mail(&mut self) {
-        let (ring, ci) = (&self.ring, self.ci);
+        let (ring, ci, of) = (&self.ring, self.ci, self.of);
         if self.routes.has_mail() {
             self.routes.take_mail(|past| {
+                assert_eq!(past.sends, of == Of::Sends);
                 let mut at = ci;
                 while (past.filled_to.wrapping_sub(at) as i32) > 0 && ring.span(at).is_some() {
                     // SAFETY: loom fails the test if another thread may touch the entry meanwhile.
                     ring.entry(at).body.with_mut(|body| unsafe {
                         if (*body).0 == past.uidx {
-                            (*body).0 = u32::MAX;
+                            (*body).0 = past.name;
                         }
                     });
                     at += 1;
                 }
             });
         }
+    }
+
+    /// User index and index of the element at the place that the poller has come to.
+    fn body(&self) -> (u32, u32) {
+        // SAFETY: loom fails the test if another thread may touch the entry meanwhile.
+        self.ring.entry(self.ci).body.with(|body| unsafe { *body })
+    }
+
+    /// A send is done: looks it up, and only where that fails looks for notes.
+    fn done(&mut self) -> Option<u64> {
+        let (uidx, element) = self.body();
+        if let Some((wr_id, _)) = self.routes.send_queue(uidx).and_then(|queue| queue.complete_current(element << 16)) {
+            return Some(wr_id);
+        }
+        if self.for_each {
+            self.look_for_mail();
+        }
+        // It may have another name now.
+        let (uidx, element) = self.body();
+        self.routes.sends(uidx).map(|queue| queue.complete(element).0)
+    }
+
+    /// Something was received: looks for notes, and then looks it up.
+    fn received(&mut self) -> Option<u64> {
+        if self.for_each {
+            self.look_for_mail();
+        }
+        let (uidx, element) = self.body();
+        self.routes.receives(uidx).map(|queue| queue.complete(element))
     }
 
     /// One batch: the numbers that came.
@@ -100,21 +138,10 @@ impl Poller {
             self.look_for_mail();
         }
         while self.ring.span(self.ci).is_some() {
-            // SAFETY: loom fails the test if another thread may touch the entry meanwhile.
-            let (uidx, element) = self.ring.entry(self.ci).body.with(|body| unsafe { *body });
-            let quickly = self.routes.send_queue(uidx).and_then(|queue| queue.complete_current(element << 16));
-            if let Some((wr_id, _)) = quickly {
-                got.push(wr_id);
-            } else {
-                if self.for_each {
-                    self.look_for_mail();
-                }
-                // SAFETY: as above. It may have another name now.
-                let (uidx, element) = self.ring.entry(self.ci).body.with(|body| unsafe { *body });
-                if let Some(queue) = self.routes.sends(uidx) {
-                    got.push(queue.complete(element).0);
-                }
-            }
+            got.extend(match self.of {
+                Of::Sends => self.done(),
+                Of::Receives => self.received(),
+            });
             self.ci += 1;
             // Loom goes by the last access to a word alone when it looks for orders to try; note writers look at the words that
             // the device then writes, and hide the poller's looks. So the poller stands back by itself.
@@ -125,19 +152,38 @@ impl Poller {
     }
 }
 
-/// A queue pair works, goes, and its index goes to another that works, while completions are polled. `early`: the first
-/// had worked before that.
-fn index_reused(for_each: bool, early: bool) {
+/// A queue of one element, which is posted with that number.
+fn posted(of: Of, number: u64) -> Change {
+    match of {
+        Of::Sends => {
+            let queue = Arc::new(SqShared::new(1));
+            queue.note(0, number, 1, WcOpcode::SEND);
+            Change::Sends(Some(queue))
+        }
+        Of::Receives => {
+            let queue = Arc::new(RqShared::new(1));
+            queue.note(0, number);
+            Change::Receives(Some(Receives::Own(queue)))
+        }
+    }
+}
+
+fn nobody(of: Of) -> Change {
+    match of {
+        Of::Sends => Change::Sends(None),
+        Of::Receives => Change::Receives(None),
+    }
+}
+
+/// A queue pair works, goes, and its index goes to another that works, while completions are polled: each number comes, and
+/// once. `early`: the first had worked before that.
+fn index_reused(of: Of, for_each: bool, early: bool) {
     loom::model(move || {
         let ring = Shared::new(2);
         let mailbox = Arc::new(Mailbox::new(ring.clone()));
-        let mut poller = Poller { for_each, ..Poller::new(&ring, &mailbox) };
-        let other = Arc::new(SqShared::new(1));
-        let second = other.clone();
-        let work = |mailbox: &Mailbox<Shared>, ring: &Shared| {
-            let first = Arc::new(SqShared::new(1));
-            mailbox.put(UIDX, Change::Sends(Some(first.clone())));
-            first.note(0, 1, 1, WcOpcode::SEND);
+        let mut poller = Poller { for_each, ..Poller::new(&ring, &mailbox, of) };
+        let work = move |mailbox: &Mailbox<Shared>, ring: &Shared| {
+            mailbox.put(UIDX, posted(of, 1));
             ring.write(0, UIDX, 0);
         };
         if early {
@@ -147,27 +193,29 @@ fn index_reused(for_each: bool, early: bool) {
             if !early {
                 work(&mailbox, &ring);
             }
-            mailbox.put(UIDX, Change::Sends(None));
-            mailbox.put(UIDX, Change::Sends(Some(second.clone())));
-            second.note(0, 2, 1, WcOpcode::SEND);
+            mailbox.put(UIDX, nobody(of));
+            mailbox.put(UIDX, posted(of, 2));
             ring.write(1, UIDX, 0);
         });
         let mut got = poller.poll();
         peer.join().unwrap();
         got.extend(poller.poll());
-        assert!(got == [1, 2] || got == [2], "a completion went to another queue pair: {got:?}");
-        assert_eq!(other.outstanding(ONE), 0);
+        assert!(got == [1, 2], "a completion was lost or went to another queue pair: {got:?}");
     });
 }
 
 #[test]
 fn loom_an_index_that_is_used_again() {
-    index_reused(true, true);
+    for of in [Of::Sends, Of::Receives] {
+        index_reused(of, true, true);
+    }
 }
 
 #[test]
 fn loom_an_index_that_is_used_and_used_again() {
-    index_reused(true, false);
+    for of in [Of::Sends, Of::Receives] {
+        index_reused(of, true, false);
+    }
 }
 
 /// Why notes are looked for with each completion: a batch that began before the second queue pair was made would take its
@@ -175,7 +223,14 @@ fn loom_an_index_that_is_used_and_used_again() {
 #[test]
 #[should_panic(expected = "went to another queue pair")]
 fn loom_notices_a_look_for_notes_once_a_batch() {
-    index_reused(false, true);
+    index_reused(Of::Sends, false, true);
+}
+
+/// As above.
+#[test]
+#[should_panic(expected = "went to another queue pair")]
+fn loom_notices_a_look_for_notes_of_receives_once_a_batch() {
+    index_reused(Of::Receives, false, true);
 }
 
 /// The ring is looked through for a note while the poller gives entries back and the device writes them again: nothing
@@ -193,7 +248,7 @@ fn loom_a_ring_that_moves_while_it_is_looked_through() {
         }
         ring.write(0, UIDX, 0);
         ring.write(1, 2, 0);
-        let mut poller = Poller::new(&ring, &mailbox);
+        let mut poller = Poller::new(&ring, &mailbox, Of::Sends);
         let leaving = mailbox.clone();
         let peer = thread::spawn(move || leaving.put(UIDX, Change::Sends(None)));
         let mut got = poller.poll();
