@@ -1,8 +1,8 @@
 //! Completions that the device packs into blocks.
 
 use crate::rig::{Rig, receive, send};
-use ironverbs::{Inline, Qp, Wc, WcOpcode, WcStatus, WrFlags};
-use softcx::Syndrome;
+use ironverbs::{Inline, Qp, QpState, QpUpdate, Wc, WcOpcode, WcStatus, WrFlags};
+use softcx::{Body, Syndrome, Verdict};
 
 impl Rig {
     /// Completions that came in blocks so far.
@@ -134,6 +134,45 @@ fn a_queue_pair_goes_while_its_completions_are_packed() {
     }
     assert_eq!(packed, 24, "blocks of both");
     rig.finish();
+}
+
+/// A device that waits whether more comes to be packed does not wait longer than the queue pair is there: what was completed is
+/// in the ring when the command returns that ends it, or resets it.
+#[test]
+fn what_is_held_back_to_be_packed_comes_before_its_queue_pair_goes() {
+    for reset in [false, true] {
+        let mut rig = Rig::packed(63);
+        let [mut a, mut b] = rig.pair(8, None);
+        let mut batch = b.recv_batch();
+        batch.recv(7, &[rig.mr.sge(0..4096).unwrap()]).unwrap();
+        // SAFETY: see the file's argument.
+        unsafe { batch.submit().unwrap() };
+        let mut batch = a.send_batch();
+        batch.send(1, WrFlags::NONE, &[rig.mr.sge(8192..11192).unwrap()]).unwrap();
+        // SAFETY: see the file's argument.
+        unsafe { batch.submit().unwrap() };
+        // The message comes in, and its end does not.
+        let fabric = rig.host.fabric();
+        fabric.filter(|packet| match &packet.body {
+            Body::Send { part, .. } if part.last => Verdict::Drop,
+            _ => Verdict::Pass,
+        });
+        while fabric.step(fabric.now()) {}
+        fabric.no_filter();
+        b.modify(&QpUpdate::to(QpState::ERR)).unwrap();
+        if reset {
+            b.modify(&QpUpdate::to(QpState::RESET)).unwrap();
+        }
+        drop(a);
+        drop(b);
+        let [c, mut d] = rig.pair(8, None);
+        receive(&mut d, 300, &rig.mr);
+        rig.settle();
+        let came: Vec<_> = rig.poll().iter().map(|wc| (wc.wr_id, wc.status())).collect();
+        assert_eq!(came, [(7, WcStatus::WR_FLUSH_ERR)], "{}", if reset { "reset" } else { "destroyed" });
+        drop((c, d));
+        rig.finish();
+    }
 }
 
 /// The queue gets another ring while blocks are in the old one.

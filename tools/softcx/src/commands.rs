@@ -237,6 +237,8 @@ impl Device {
             }
             if from != state || state == QpState::Reset {
                 qp.enter(state, &mut self.shared);
+                // Whoever resets or ends a queue pair next may count on it that no completion is still to come.
+                self.shared.end_turn();
             }
         }
         Ok(())
@@ -250,6 +252,8 @@ impl Device {
         }
         let mut qp = self.qps.remove(&qpn).ok_or(Refusal::NoObject)?;
         qp.give_back(&mut self.shared);
+        // What it has completed, and was held back to be compressed, is in the ring by now.
+        self.shared.end_turn();
         for known in self.well_known.iter_mut().filter(|known| **known == Some(qpn)) {
             *known = None;
         }
