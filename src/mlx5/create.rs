@@ -20,7 +20,7 @@ use super::shadow::{RqShared, SqShared, SrqShared};
 use super::sq::{Sq, SqParts};
 use super::srq::Srq;
 use super::uar::SendRegister;
-use super::uidx::UserIndex;
+use super::uidx::{FIRST_NAME, UserIndex};
 use super::wqe::Av;
 use crate::mem::map::Mapping;
 use crate::uverbs::abi::ioctl::cq_create_flags;
@@ -419,8 +419,8 @@ fn alloc_index(context: &Mlx5Context, verb: Verb) -> Result<Arc<UserIndex>, Erro
     context.indices().alloc().map(Arc::new).ok_or_else(|| Error::Invalid {
         verb,
         what: "number of queues",
-        value: "2^24".into(),
-        limit: "completions have 24 bits to name a queue: drop some first".into(),
+        value: FIRST_NAME.to_string().into(),
+        limit: "completions cannot name more of one context: drop some, or open another context".into(),
     })
 }
 
