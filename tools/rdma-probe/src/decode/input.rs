@@ -203,7 +203,8 @@ fn classify(line: &str) -> Line {
     // From the last word that is none of hexadecimal digits on; the offset may come behind it.
     let colon_at = words.iter().rposition(|word| offset_word(word).is_some());
     if let Some(at) = colon_at {
-        let behind = &line[line.find(words[at]).unwrap_or(0) + words[at].len()..];
+        // The word is a part of the line, and may stand in it before, as the end of another.
+        let behind = &line[words[at].as_ptr().addr() - line.as_ptr().addr() + words[at].len()..];
         // Two spaces end the digits: what follows are the same bytes as characters.
         let digits = behind.trim_start().split("  ").next().unwrap_or_default();
         let digits: Vec<&str> = digits.split_whitespace().collect();

@@ -49,6 +49,14 @@ fn as_kernels_print_it() {
     }
 }
 
+/// What ends as an offset does need not be one.
+#[test]
+fn an_offset_is_the_last_word_with_a_colon() {
+    let zero = "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00";
+    let dump = only(&format!("x100: 00: {zero}\nx110: 10: {zero}\n"));
+    assert_eq!((dump.bytes.len(), dump.problems.len()), (32, 0));
+}
+
 #[test]
 fn as_tools_print_it() {
     let xxd = "00000000: 0000 0000 0000 0000 0000 0000 0000 0000  ................\n*\n\
