@@ -51,6 +51,7 @@
 //! | --- | --- |
 //! | see what is there | [`devices`], [`Context::query_port`], [`Context::choose_gid`] |
 //! | connect | [`QpBuilder`] → [`PreparedQp`] → [`PreparedQp::connect`] |
+//! | connect by IP address and port, also with programs on librdmacm | [`rdma_cm`] |
 //! | send datagrams | [`QpBuilder::ud`] → [`PreparedQp::activate`], [`AddressHandle`]; receive them: [`Datagram`] |
 //! | end a connection | [`Qp::drain`], then [`Qp::close`] |
 //! | send with no cost | [`Qp::send_batch`] and [`Mr`], one `unsafe` at [`SendBatch::submit`] |
@@ -92,12 +93,14 @@
 //! # Layers
 //!
 //! Each module uses those below it only: `verbs` (everything re-exported here), `rxe` and `mlx5` (the providers for Soft-RoCE and
-//! ConnectX), `uverbs` (the kernel boundary), `mem` (memory shared with a device). [`sys`] is the seam between the kernel boundary and whatever
+//! ConnectX), `cm` (the connection manager), `uverbs` (the kernel boundary), `mem` (memory shared with a device). [`sys`] is the seam between the kernel boundary and whatever
 //! answers it: the real kernel, or a device model.
 
+mod cm;
 mod mem;
 #[allow(dead_code, reason = "what an adapter tells of itself has no verb yet")]
 mod mlx5;
+pub mod rdma_cm;
 mod rxe;
 pub mod sys;
 mod uverbs;

@@ -57,3 +57,21 @@ fn wire_address(av: &AddressVector) -> AhAttr {
         reserved: 0,
     }
 }
+
+impl From<&AhAttr> for AddressVector {
+    fn from(raw: &AhAttr) -> Self {
+        Self {
+            dgid: Gid(raw.grh.dgid),
+            flow_label: raw.grh.flow_label,
+            dlid: Lid(raw.dlid),
+            sgid_index: raw.grh.sgid_index,
+            hop_limit: raw.grh.hop_limit,
+            traffic_class: raw.grh.traffic_class,
+            sl: raw.sl,
+            src_path_bits: raw.src_path_bits,
+            static_rate: raw.static_rate,
+            is_global: raw.is_global != 0,
+            port_num: raw.port_num,
+        }
+    }
+}

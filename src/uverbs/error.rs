@@ -307,6 +307,7 @@ verbs! {
     PostRecv = "post_recv",
     MapQueue = "mmap",
     InfoHandles = "info_handles",
+    GetCmEvent = "rdma_get_cm_event",
 }
 
 impl fmt::Display for Verb {

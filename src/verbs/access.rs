@@ -67,6 +67,22 @@ impl AccessFlags {
 
     /// Refuses what the device says that it cannot, naming the capability: a kernel would answer with a bare `EINVAL`.
     pub(super) fn check_offered(self, verb: Verb, context: &ContextInner) -> Result<(), Error> {
+        match self.not_offered(context).next() {
+            None => Ok(()),
+            Some((flag, capability)) => {
+                let what = format!("access {flag}, which needs {capability},").into();
+                Err(Error::Unsupported { verb, what, by: Lacking::Device })
+            }
+        }
+    }
+
+    /// Without what the device says that it cannot.
+    pub(super) fn offered(self, context: &ContextInner) -> Self {
+        self.not_offered(context).fold(self, |left, (flag, _)| Self(left.0 & !flag.0))
+    }
+
+    /// What the device says that it cannot, and by which capability.
+    fn not_offered(self, context: &ContextInner) -> impl Iterator<Item = (Self, &'static str)> {
         let attr = &context.attr;
         let caps = attr.device_cap_flags_ex;
         let needs = [
@@ -75,13 +91,10 @@ impl AccessFlags {
             (Self::ON_DEMAND, attr.odp_caps.general & odp::SUPPORT != 0, "IBV_ODP_SUPPORT in odp_caps"),
             (Self::MW_BIND, attr.max_mw > 0, "max_mw above zero"),
         ];
-        for (flag, offered, capability) in needs {
-            if self.contains(flag) && !offered {
-                let what = format!("access {flag}, which needs {capability},").into();
-                return Err(Error::Unsupported { verb, what, by: Lacking::Device });
-            }
-        }
-        Ok(())
+        let lacking = move |(flag, offered, capability): (Self, bool, &'static str)| {
+            (self.contains(flag) && !offered).then_some((flag, capability))
+        };
+        needs.into_iter().filter_map(lacking)
     }
 }
 

@@ -193,6 +193,8 @@ impl fmt::Debug for AckTimeout {
 #[derive(Clone, Debug)]
 pub struct QpUpdate {
     pub(super) raw: ModifyQp,
+    /// The kernel chose the attributes, and takes them back as they are, also those that are not known here.
+    pub(super) by_kernel: bool,
 }
 
 impl Grh {
@@ -238,7 +240,13 @@ fn check_range(verb: Verb, what: &'static str, value: u32, max: u32) -> Result<(
 impl QpUpdate {
     /// To another state, or to the same one for a change within it.
     pub fn to(state: QpState) -> Self {
-        Self { raw: ModifyQp { attr_mask: mask::STATE, qp_state: state, ..ModifyQp::default() } }
+        let raw = ModifyQp { attr_mask: mask::STATE, qp_state: state, ..ModifyQp::default() };
+        Self { raw, by_kernel: false }
+    }
+
+    /// With attributes that the kernel handed out for the transition.
+    pub(super) fn by_kernel(raw: ModifyQp) -> Self {
+        Self { raw, by_kernel: true }
     }
 
     /// The state it goes to.

@@ -256,6 +256,10 @@ impl ContextInner {
         Err(Error::Unsupported { verb, what: "extended reliable connections (XRC)".into(), by })
     }
 
+    pub(super) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
     pub(super) fn is_ethernet(&self, port: PortNum) -> Result<bool, Error> {
         Ok(self.query_port(port)?.link_layer == LinkLayer::Ethernet)
     }

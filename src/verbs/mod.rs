@@ -41,6 +41,7 @@ mod qp;
 mod qp_control;
 mod qp_core;
 mod qp_type;
+pub(crate) mod rdma_cm;
 mod reach;
 mod registry;
 mod route;

@@ -16,7 +16,8 @@ use super::qp_type::{Connectable, Connected, QpType, Rc, Receives, Uc, Ud, XrcSe
 use super::reach::{Address, Local, Place};
 use super::srq::Srq;
 use super::transition::Transport;
-use crate::uverbs::attr::{QpCap, QpState};
+use crate::uverbs::attr::{ModifyQp, QpCap, QpState, qp_attr_mask};
+use crate::uverbs::device::DeviceInfo;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::types::{GidIndex, PortNum, Psn, QKey, Qpn};
 use std::fmt;
@@ -254,6 +255,23 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
         Ok(prepared)
     }
 
+    /// The device that its protection domain is of.
+    pub(super) fn device(&self) -> &DeviceInfo {
+        self.pd.inner().context.info()
+    }
+
+    /// Takes the place that the kernel's connection manager has for it.
+    pub(super) fn at(mut self, port: PortNum, init: &ModifyQp) -> Self {
+        self.place.port = port;
+        if init.attr_mask & qp_attr_mask::PKEY_INDEX != 0 {
+            self.pkey_index = init.pkey_index;
+        }
+        if init.attr_mask & qp_attr_mask::QKEY != 0 {
+            self.qkey = QKey(init.qkey);
+        }
+        self
+    }
+
     fn check_caps(&self) -> Result<(), Error> {
         let attr = &self.pd.inner().context.attr;
         let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data: _ } = self.cap;
@@ -382,6 +400,28 @@ impl<P: Provider> PreparedQp<P, Ud> {
         self.return_to_init()?;
         self.core.modify(&QpUpdate::to(QpState::RTR))?;
         self.core.modify(&QpUpdate::to(QpState::RTS).sq_psn(self.local.endpoint.psn))
+    }
+}
+
+impl<P: Provider> PreparedQp<P, Rc> {
+    /// Connects with the attributes that the kernel's connection manager wants for each of both steps.
+    pub(super) fn bring_up(mut self, rtr: &QpUpdate, rts: &QpUpdate) -> Result<Qp<P, Rc>, Error> {
+        self.return_to_init()?;
+        self.core.modify(rtr)?;
+        self.core.modify(rts)?;
+        let (endpoint, dest) = (&mut self.local.endpoint, &rtr.raw.dest);
+        endpoint.psn = Psn::default().advance(rts.raw.sq_psn);
+        if dest.is_global {
+            let index = GidIndex(dest.sgid_index);
+            self.local.gid_index = Some(index);
+            endpoint.gid = self.core.context().query_gid(self.local.port, index)?.map(|entry| entry.gid);
+        }
+        Ok(Qp::new(self.core, self.local))
+    }
+
+    /// Whether it receives from a shared receive queue.
+    pub(super) fn has_srq(&self) -> bool {
+        self.core.shared().srq.is_some()
     }
 }
 

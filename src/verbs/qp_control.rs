@@ -39,19 +39,25 @@ impl QpControl {
 
     /// Changes state or attributes.
     pub(super) fn modify(&self, update: &QpUpdate) -> Result<(), Error> {
-        update.check_ranges()?;
-        if update.raw.attr_mask & mask::ACCESS_FLAGS != 0 {
-            let access = AccessFlags::from_bits(update.raw.qp_access_flags);
-            access.check_offered(Verb::ModifyQp, &self.context)?;
+        let mut raw = update.raw;
+        let access = AccessFlags::from_bits(raw.qp_access_flags);
+        if update.by_kernel {
+            // It knows what the transition takes, but not what the device can (Linux 6.12 hands out FLUSH to all).
+            raw.qp_access_flags = access.offered(&self.context).bits();
+        } else {
+            update.check_ranges()?;
+            if raw.attr_mask & mask::ACCESS_FLAGS != 0 {
+                access.check_offered(Verb::ModifyQp, &self.context)?;
+            }
+            transition::check(self.transport, self.state(), update.state(), raw.attr_mask)?;
         }
-        transition::check(self.transport, self.state(), update.state(), update.raw.attr_mask)?;
-        let done = self.context.ucontext.modify_qp(&self.handle, &update.raw);
+        let done = self.context.ucontext.modify_qp(&self.handle, &raw);
         done.map_err(|error| {
             let error = self.explain(error);
-            if update.raw.attr_mask & mask::AV == 0 {
+            if raw.attr_mask & mask::AV == 0 {
                 return error;
             }
-            explain_route(error, &self.context, &update.raw.dest)
+            explain_route(error, &self.context, &raw.dest)
         })?;
         self.set_state(update.state());
         Ok(())

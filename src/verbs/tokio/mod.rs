@@ -10,10 +10,12 @@
 //! are polled. Nothing here is needed to use an event loop of one's own: [`CompChannel`](crate::CompChannel) and
 //! [`AsyncEvents`](crate::AsyncEvents) are descriptors like any other.
 
+mod cm;
 mod cq;
 mod events;
 mod operations;
 
+pub(super) use cm::next_cm_event;
 pub use cq::AsyncCq;
 pub use events::EventStream;
 pub use operations::{Driver, Operation, OperationError, Operations};

@@ -1,0 +1,49 @@
+//! How a command is written, and its response taken.
+//!
+//! # Safety argument
+//!
+//! A [`Command`] names no memory but its response, which lives on the stack until the call has returned; SET_OPTION names the
+//! value besides, which is borrowed for as long.
+#![allow(unsafe_code)]
+
+use super::abi::{CmdHdr, Command, SetOption, command};
+use super::sys::CmFile;
+use crate::uverbs::errno::Errno;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Longest command: RESOLVE_ADDR, ACCEPT and their like have a few bytes less.
+const MAX_BYTES: usize = 512;
+
+/// Sends a command and takes its response.
+pub fn send<C: Command>(file: &dyn CmFile, mut request: C) -> Result<C::Response, Errno> {
+    let mut response = C::Response::new_zeroed();
+    let out_bytes = size_of::<C::Response>();
+    if out_bytes != 0 {
+        request.respond_to(response.as_mut_bytes().as_mut_ptr().expose_provenance() as u64);
+    }
+    // SAFETY: the command names `response` with its own length and nothing else.
+    unsafe { write(file, C::NUMBER, request.as_bytes(), out_bytes) }?;
+    Ok(response)
+}
+
+/// Sets an option of the id `id`.
+pub fn set_option(file: &dyn CmFile, id: u32, level: u32, optname: u32, value: &[u8]) -> Result<(), Errno> {
+    let optval = value.as_ptr().expose_provenance() as u64;
+    let request = SetOption { optval, id, level, optname, optlen: value.len() as u32 };
+    // SAFETY: the command names `value` with its own length, and the kernel only reads it.
+    unsafe { write(file, command::SET_OPTION, request.as_bytes(), 0) }
+}
+
+/// # Safety
+///
+/// Addresses in `request` obey the caller's part of [`CmFile`].
+unsafe fn write(file: &dyn CmFile, cmd: u32, request: &[u8], out_bytes: usize) -> Result<(), Errno> {
+    let header = CmdHdr { cmd, in_bytes: request.len() as u16, out_bytes: out_bytes as u16 };
+    let mut buffer = [0; MAX_BYTES];
+    let len_bytes = size_of::<CmdHdr>() + request.len();
+    let (head, body) = buffer[..len_bytes].split_at_mut(size_of::<CmdHdr>());
+    head.copy_from_slice(header.as_bytes());
+    body.copy_from_slice(request);
+    // SAFETY: the header gives the length; the caller answers for the addresses.
+    unsafe { file.write(&buffer[..len_bytes]) }
+}

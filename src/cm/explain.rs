@@ -1,0 +1,161 @@
+//! What a refusal or a failure means for its step, and what to do.
+
+use super::error::{About, Error, Step};
+use super::event::{Event, EventType};
+use super::reason::{Reason, RejectReason, SidrStatus};
+use crate::uverbs::errno::Errno;
+use std::borrow::Cow;
+
+/// The kernel refused the step at once.
+pub fn refused(step: Step, errno: Errno, about: About) -> Error {
+    let about = match step {
+        Step::Bind | Step::Listen => About { to: None, ..about }.with_interface(),
+        Step::ResolveAddr | Step::ResolveRoute | Step::Connect | Step::JoinMulticast => about.with_interface(),
+        _ => about,
+    };
+    let hint = of_errno(step, errno, &about);
+    Error::Kernel { step, errno, about: Box::new(about), hint }
+}
+
+/// An event that is not the one the step waits for.
+pub fn ended(step: Step, event: Event, about: About) -> Error {
+    let event_type = event.event_type();
+    let failed = matches!(
+        event_type,
+        EventType::ADDR_ERROR
+            | EventType::ROUTE_ERROR
+            | EventType::CONNECT_ERROR
+            | EventType::UNREACHABLE
+            | EventType::REJECTED
+            | EventType::MULTICAST_ERROR
+    );
+    let reason = event.reason();
+    if !failed && reason == Reason::None {
+        return Error::Unexpected { step, event: event_type, about: Box::new(about) };
+    }
+    let about = about.with_interface();
+    let hint = of_reason(step, event_type, reason, &about);
+    let private_data = Box::new(event.into_private_data());
+    Error::Failed { step, event: event_type, reason, about: Box::new(about), hint, private_data }
+}
+
+fn of_reason(step: Step, event: EventType, reason: Reason, about: &About) -> Option<Cow<'static, str>> {
+    let to = || about.to.map_or("the peer".to_owned(), |to| to.to_string());
+    match reason {
+        Reason::Rejected(RejectReason::INVALID_SERVICE_ID) | Reason::Unresolved(SidrStatus::UNSUPPORTED) => {
+            Some(format!("start the server, or look at its address, port and port space ({})", to()).into())
+        }
+        Reason::Rejected(RejectReason::STALE_CONN) => Some("try again, with a new queue pair".into()),
+        Reason::Rejected(RejectReason::TIMEOUT) => {
+            Some("the peer gave up: the answer to it was late or lost; try again".into())
+        }
+        Reason::Errno(Errno::ETIMEDOUT) if event == EventType::UNREACHABLE => Some(
+            format!(
+                "{} did not answer: is the host up, its connection manager loaded, and does UDP port 4791 pass both ways?",
+                to()
+            )
+            .into(),
+        ),
+        Reason::Errno(Errno::ETIMEDOUT) if event == EventType::DISCONNECTED => {
+            Some("the peer did not confirm the end of the connection; it has ended all the same".into())
+        }
+        Reason::Errno(errno) => of_errno(step, errno, about),
+        _ => None,
+    }
+}
+
+fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>> {
+    let via = about.interface.as_ref().map_or(String::new(), |interface| format!(" (via {interface})"));
+    match (step, errno) {
+        (Step::Bind | Step::ResolveAddr | Step::ResolveRoute | Step::Listen, Errno::ENODEV) => {
+            let address = about.to.or(about.from).map_or("that address".to_owned(), |address| address.ip().to_string());
+            let lo = about.interface.as_deref() == Some("lo");
+            let advice = match lo {
+                true => {
+                    "RDMA does not go over the loopback interface; use an address of the RDMA device's own network interface"
+                }
+                false => "that interface carries none that is active (rdma link shows which do)",
+            };
+            Some(format!("no RDMA device for {address}{via}: {advice}").into())
+        }
+        (Step::ResolveAddr, Errno::ENETUNREACH | Errno::ENETDOWN) => {
+            Some(format!("no route to {} (ip route get)", ip(about.to)).into())
+        }
+        (Step::ResolveAddr, Errno::EHOSTUNREACH | Errno::ETIMEDOUT | Errno::ENODATA) => Some(
+            format!("{} is nobody's address on its network{via} (ip neigh shows who answers)", ip(about.to)).into(),
+        ),
+        (Step::Bind | Step::ResolveAddr, Errno::EADDRNOTAVAIL) => {
+            Some(format!("this host has no address {}", ip(about.from.or(about.to))).into())
+        }
+        (Step::Bind | Step::Listen, Errno::EADDRINUSE) => {
+            let port = about.from.map_or(0, |from| from.port());
+            Some(format!("port {port} is taken in this port space (rdma resource show cm_id)").into())
+        }
+        (Step::Bind | Step::ResolveAddr, Errno::EACCES) => {
+            let port = about.from.map_or(0, |from| from.port());
+            Some(format!("port {port} is a privileged one: give the process CAP_NET_BIND_SERVICE").into())
+        }
+        (Step::ResolveRoute, Errno::ETIMEDOUT) => Some("is a subnet manager running?".into()),
+        (_, Errno::EINVAL | Errno::ENOENT) => about.state.map(|_| gone_on(about)),
+        (_, Errno::ENXIO | Errno::EIO) => Some("the device has been removed: drop the id".into()),
+        _ => None,
+    }
+}
+
+/// A step in a state that does not take it is answered with a bare `EINVAL`; often the peer has gone, and its event waits.
+fn gone_on(about: &About) -> Cow<'static, str> {
+    let state = about.state.map_or(String::new(), |state| format!("the id is {state}"));
+    let last = match about.last_event {
+        Some(event) => format!(", its last event was {event}"),
+        None => String::new(),
+    };
+    format!("{state}{last}; if it has gone on since, the channel has an event that says so").into()
+}
+
+fn ip(address: Option<std::net::SocketAddr>) -> String {
+    address.map_or("the peer".to_owned(), |address| address.ip().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cm::state::State;
+
+    fn about(from: Option<&str>, to: Option<&str>) -> About {
+        let parse = |text: &str| text.parse().unwrap();
+        About { from: from.map(parse), to: to.map(parse), ..About::default() }
+    }
+
+    #[test]
+    fn loopback_has_no_device() {
+        let error = refused(Step::ResolveAddr, Errno::ENODEV, about(None, Some("127.0.0.1:7471")));
+        assert_eq!(
+            error.to_string(),
+            "rdma_resolve_addr to 127.0.0.1:7471 (via lo): ENODEV (No such device): no RDMA device for 127.0.0.1 (via lo): \
+             RDMA does not go over the loopback interface; use an address of the RDMA device's own network interface"
+        );
+    }
+
+    #[test]
+    fn what_has_no_device_no_route_or_no_owner_is_told_apart() {
+        let text = |step, errno, from, to| refused(step, errno, about(from, to)).to_string();
+        let to = Some("203.0.113.9:1");
+        assert!(
+            text(Step::ResolveAddr, Errno::ENETUNREACH, None, to).ends_with("no route to 203.0.113.9 (ip route get)")
+        );
+        assert!(text(Step::ResolveAddr, Errno::ETIMEDOUT, None, to).contains("is nobody's address on its network"));
+        let bind = text(Step::Bind, Errno::EADDRNOTAVAIL, Some("203.0.113.9:1"), None);
+        assert!(bind.ends_with("this host has no address 203.0.113.9"), "{bind}");
+        assert!(text(Step::Bind, Errno::EADDRINUSE, Some("10.9.9.1:7"), None).contains("port 7 is taken"));
+        assert!(text(Step::Bind, Errno::EACCES, Some("10.9.9.1:7"), None).contains("CAP_NET_BIND_SERVICE"));
+    }
+
+    /// Random EINVAL where the peer had given up already.
+    #[test]
+    fn a_refusal_names_state_and_last_event() {
+        let mut about = about(None, None);
+        (about.state, about.last_event) = (Some(State::Failed), Some(EventType::UNREACHABLE));
+        let text = refused(Step::InitQpAttr, Errno::EINVAL, about).to_string();
+        assert!(text.contains("the id is one that failed, its last event was UNREACHABLE"), "{text}");
+    }
+}

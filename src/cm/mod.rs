@@ -1,0 +1,33 @@
+//! The connection manager: `/dev/infiniband/rdma_cm`, spoken without any provider.
+//!
+//! Commands are written to the file, and so is the one that takes the next event. What an event tells is copied out of the
+//! kernel's record at once, so there is nothing to acknowledge. Queue pairs are somebody else's: this module hands out the
+//! attributes that the kernel wants them to have.
+
+pub mod abi;
+pub mod address;
+pub mod channel;
+mod command;
+pub mod data;
+pub mod error;
+pub mod event;
+mod explain;
+pub mod id;
+mod interface;
+mod linux;
+mod multicast;
+mod options;
+mod query;
+pub mod reason;
+pub mod state;
+pub mod sys;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+pub use explain::ended;
+pub use linux::LinuxCm;
+pub use multicast::{Group, Membership};
+pub use query::{IbAddress, IdAddress, IdGids};

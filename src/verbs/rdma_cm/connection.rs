@@ -1,0 +1,191 @@
+//! Connections that are up, and their end.
+
+use super::wait::{Blocking, Waiter, is_aside};
+use crate::cm::channel::EventChannel;
+use crate::cm::data::PrivateData;
+use crate::cm::error::{Error, Step};
+use crate::cm::event::{Event, EventType};
+use crate::cm::id::CmId;
+use crate::cm::reason::Reason;
+use crate::cm::state::State;
+use crate::cm::{IdAddress, ended};
+use crate::uverbs::errno::Errno;
+use crate::verbs::provider::{Any, Provider};
+use crate::verbs::qp::Qp;
+use crate::verbs::qp_type::Rc;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// A connection: a queue pair that can send, and the link by which either side ends it. Dropped, it is ended.
+///
+/// ```no_run
+/// # fn f(mut connection: ironverbs::rdma_cm::Connection, slot: ironverbs::Slot) -> Result<(), Box<dyn std::error::Error>> {
+/// connection.qp().send_slot(slot, 5)?;
+/// // …
+/// connection.disconnect(std::time::Duration::from_secs(5))?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Connection<P: Provider = Any> {
+    // Dropped before the queue pair, so that the peer hears of the end before it can notice.
+    link: Link,
+    qp: Qp<P, Rc>,
+    peer_data: PrivateData,
+}
+
+impl<P: Provider> Connection<P> {
+    pub(super) fn new(qp: Qp<P, Rc>, link: Link, peer_data: PrivateData) -> Self {
+        Self { link, qp, peer_data }
+    }
+
+    /// The queue pair.
+    pub fn qp(&mut self) -> &mut Qp<P, Rc> {
+        &mut self.qp
+    }
+
+    /// The link: addresses, and how it ends.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// The private data that the peer sent: the whole field, see [`PrivateData`].
+    pub fn peer_data(&self) -> &PrivateData {
+        &self.peer_data
+    }
+
+    /// Queue pair and link apart, as for two threads. Keep the link: dropped, it ends the connection.
+    pub fn into_parts(self) -> (Qp<P, Rc>, Link) {
+        (self.qp, self.link)
+    }
+
+    /// Ends the connection: work requests that are not completed are flushed, and the peer is told. Blocks until it has
+    /// confirmed, for at most `timeout`. What came of it is in the reason: [`Reason::None`], or `ETIMEDOUT` from a peer that
+    /// did not confirm to the kernel's own tries.
+    ///
+    /// What was posted and must still arrive is completed before: [`Qp::drain`](crate::Qp::drain) does that only from this
+    /// side's view, a message of the program's own tells the peer.
+    #[doc(alias = "rdma_disconnect")]
+    pub fn disconnect(&mut self, timeout: Duration) -> Result<Reason, Error> {
+        self.flush()?;
+        self.link.disconnect(timeout)
+    }
+
+    /// As [`disconnect`](Self::disconnect), for a task.
+    #[cfg(feature = "tokio")]
+    pub async fn disconnect_async(&mut self) -> Result<Reason, Error> {
+        self.flush()?;
+        self.link.disconnect_async().await
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.qp.to_error().map_err(Error::verbs(Step::Disconnect))
+    }
+}
+
+/// The connection manager's side of a connection: it tells when the peer ends it.
+///
+/// ```no_run
+/// # fn f(link: &ironverbs::rdma_cm::Link) -> Result<(), ironverbs::rdma_cm::Error> {
+/// while link.wait_end(std::time::Duration::from_secs(1))?.is_none() {
+///     println!("still connected");
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Link {
+    id: CmId,
+    channel: EventChannel,
+    addresses: IdAddress,
+}
+
+impl Link {
+    pub(super) fn new(id: CmId, channel: EventChannel, addresses: IdAddress) -> Self {
+        Self { id, channel, addresses }
+    }
+
+    /// Addresses and device.
+    pub fn addresses(&self) -> &IdAddress {
+        &self.addresses
+    }
+
+    /// The id.
+    pub fn id(&self) -> &CmId {
+        &self.id
+    }
+
+    /// Blocks until the connection ends, from either side; `None` if it has not within `timeout`. With a time-out of zero it
+    /// only looks. The peer's end is confirmed here. Work requests that are still posted complete when the queue pair is moved
+    /// to the error state ([`Qp::to_error`](crate::Qp::to_error)).
+    pub fn wait_end(&self, timeout: Duration) -> Result<Option<Reason>, Error> {
+        Blocking::run(self.end_by(&Blocking::within(timeout)))
+    }
+
+    /// As [`wait_end`](Self::wait_end), for a task. The future can be dropped at any time, and loses nothing.
+    #[cfg(feature = "tokio")]
+    pub async fn ended(&self) -> Result<Reason, Error> {
+        self.end_by(&super::wait::Async).await.map(|reason| reason.unwrap_or(Reason::None))
+    }
+
+    /// Ends the connection, without a word to its queue pair; see [`Connection::disconnect`].
+    pub fn disconnect(&self, timeout: Duration) -> Result<Reason, Error> {
+        self.begin_end()?;
+        let waiter = Blocking::within(timeout);
+        let ended = Blocking::run(self.end_by(&waiter))?;
+        ended.ok_or_else(|| Error::Timeout {
+            step: Step::Disconnect,
+            waited: waiter.limit(),
+            about: Box::new(self.id.about()),
+        })
+    }
+
+    /// As [`disconnect`](Self::disconnect), for a task.
+    #[cfg(feature = "tokio")]
+    pub async fn disconnect_async(&self) -> Result<Reason, Error> {
+        self.begin_end()?;
+        self.ended().await
+    }
+
+    fn begin_end(&self) -> Result<(), Error> {
+        if self.id.state().is_over() {
+            return Ok(());
+        }
+        match self.id.disconnect() {
+            // The peer was first; its event waits.
+            Err(error) if error.errno() == Some(Errno::EINVAL) => Ok(()),
+            done => done,
+        }
+    }
+
+    async fn end_by(&self, waiter: &impl Waiter) -> Result<Option<Reason>, Error> {
+        loop {
+            let about = self.id.about();
+            match (about.state, about.last_event) {
+                (Some(State::Disconnected), _) => return Ok(Some(Reason::None)),
+                (Some(state), Some(event)) if state.is_over() => {
+                    return Err(Error::Unexpected { step: Step::Disconnect, event, about: Box::new(about) });
+                }
+                _ => {}
+            }
+            let Some(event) = waiter.next(&self.channel).await? else { return Ok(None) };
+            match event.event_type() {
+                EventType::DISCONNECTED => return Ok(Some(self.confirm(&event))),
+                other if is_aside(other) || other == EventType::ESTABLISHED => {}
+                EventType::TIMEWAIT_EXIT => {}
+                _ => return Err(ended(Step::Disconnect, event, self.id.about())),
+            }
+        }
+    }
+
+    /// Answers the peer's end. It does not matter whether that still finds it.
+    fn confirm(&self, event: &Event) -> Reason {
+        let _ = self.id.disconnect();
+        event.reason()
+    }
+}
+
+/// Readable when there may be news of the connection's end: then [`wait_end`](Link::wait_end) with a time-out of zero tells.
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}

@@ -1,0 +1,229 @@
+//! The side that is asked for connections.
+
+use super::connection::{Connection, Link};
+use super::handshake::Handshake;
+use super::wait::{Blocking, Waiter, expect, is_aside};
+use crate::cm::channel::EventChannel;
+use crate::cm::data::{PrivateData, SendData};
+use crate::cm::error::{Error, Step};
+use crate::cm::event::{Ece, EventType, PeerParams};
+use crate::cm::id::{CmId, PortSpace};
+use crate::cm::sys::CmSys;
+use crate::cm::{IdAddress, LinuxCm, ended};
+use crate::verbs::cq::Cq;
+use crate::verbs::pd::Pd;
+use crate::verbs::prepared::{PreparedQp, QpBuilder};
+use crate::verbs::provider::Provider;
+use crate::verbs::qp_type::Rc;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A place where peers ask for connections.
+///
+/// ```no_run
+/// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+/// use ironverbs::rdma_cm::{Devices, Handshake, Listener};
+/// use std::time::Duration;
+/// let within = Duration::from_secs(5);
+/// let devices = Devices::new();
+///
+/// let listener = Listener::bind("0.0.0.0:7471".parse()?)?;
+/// while let Some(request) = listener.request(Duration::from_secs(60))? {
+///     let context = devices.context_of(request.id())?;
+///     let pd = context.alloc_pd()?;
+///     let cq = context.create_cq(64)?;
+///     let prepared = request.qp_builder(&pd, &cq, &cq)?.build()?;
+///     // … post receives …
+///     let connection = request.accept(prepared, &Handshake::default(), within)?;
+///     println!("{:?} is here", connection.link().addresses().peer);
+/// }
+/// # Ok(()) }
+/// ```
+pub struct Listener {
+    sys: Arc<dyn CmSys>,
+    id: CmId,
+    channel: EventChannel,
+}
+
+impl Listener {
+    /// Listens at that address; an unspecified one (`0.0.0.0`, `::`) is that of every device, and of port 0 the kernel chooses
+    /// one ([`local_addr`](Self::local_addr)). As many peers may wait as the kernel allows.
+    pub fn bind(address: SocketAddr) -> Result<Self, Error> {
+        Self::bind_on(Arc::new(LinuxCm::new()), address, 0, |_| Ok(()))
+    }
+
+    /// As [`bind`](Self::bind), by the connection manager of `sys`, where as many as `backlog` peers may wait (0 for as many
+    /// as it allows; see [`CmId::listen`]), and with options that `prepare` sets.
+    ///
+    /// ```no_run
+    /// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// use ironverbs::{rdma_cm::Listener, sys::LinuxCm};
+    /// use std::sync::Arc;
+    /// let listener = Listener::bind_on(Arc::new(LinuxCm::new()), "[::]:7471".parse()?, 16, |id| id.set_ipv6_only(true))?;
+    /// # drop(listener);
+    /// # Ok(()) }
+    /// ```
+    pub fn bind_on(
+        sys: Arc<dyn CmSys>,
+        address: SocketAddr,
+        backlog: u32,
+        prepare: impl FnOnce(&CmId) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        let channel = EventChannel::open_on(&*sys)?;
+        let id = channel.create_id(PortSpace::Tcp)?;
+        prepare(&id)?;
+        id.bind(address)?;
+        id.listen(backlog)?;
+        Ok(Self { sys, id, channel })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> Result<Option<SocketAddr>, Error> {
+        self.id.local_addr()
+    }
+
+    /// The next peer that asks; `None` if none came within `timeout`. Blocks.
+    #[doc(alias = "rdma_get_request")]
+    pub fn request(&self, timeout: Duration) -> Result<Option<Request>, Error> {
+        Blocking::run(self.request_by(&Blocking::within(timeout)))
+    }
+
+    /// As [`request`](Self::request), for a task. The future can be dropped at any time, and loses nothing.
+    #[cfg(feature = "tokio")]
+    pub async fn request_async(&self) -> Result<Request, Error> {
+        loop {
+            if let Some(request) = self.request_by(&super::wait::Async).await? {
+                return Ok(request);
+            }
+        }
+    }
+
+    async fn request_by(&self, waiter: &impl Waiter) -> Result<Option<Request>, Error> {
+        loop {
+            let Some(mut event) = waiter.next(&self.channel).await? else { return Ok(None) };
+            if let Some(id) = event.take_request() {
+                // A channel of its own, so that whoever waits for its events takes nobody else's.
+                let channel = EventChannel::open_on(&*self.sys)?;
+                id.migrate(&channel)?;
+                let addresses = id.addresses()?;
+                let peer = event.peer().cloned().unwrap_or_default();
+                return Ok(Some(Request { id, channel, addresses, peer, ece: event.ece() }));
+            }
+            if !is_aside(event.event_type()) {
+                return Err(ended(Step::GetRequest, event, self.id.about()));
+            }
+        }
+    }
+}
+
+/// Readable when a peer asks: then [`request`](Listener::request) with a time-out of zero gives it.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// A peer that asks for a connection. Dropped, it is turned away.
+///
+/// ```no_run
+/// # fn f(request: ironverbs::rdma_cm::Request) -> Result<(), ironverbs::rdma_cm::Error> {
+/// use ironverbs::rdma_cm::SendData;
+/// println!("{:?} asks", request.addresses().peer);
+/// request.reject(SendData::counted(b"not today"))?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Request {
+    id: CmId,
+    channel: EventChannel,
+    addresses: IdAddress,
+    peer: PeerParams,
+    ece: Ece,
+}
+
+impl Request {
+    /// The id: for [`Devices::context_of`](super::Devices::context_of).
+    pub fn id(&self) -> &CmId {
+        &self.id
+    }
+
+    /// Addresses and device.
+    pub fn addresses(&self) -> &IdAddress {
+        &self.addresses
+    }
+
+    /// What the peer said of its end.
+    pub fn peer(&self) -> &PeerParams {
+        &self.peer
+    }
+
+    /// The private data of the peer: the whole field of 56 bytes, see [`PrivateData`].
+    pub fn peer_data(&self) -> &PrivateData {
+        &self.peer.private_data
+    }
+
+    /// What the peer's adapter offers beyond the ordinary.
+    pub fn ece(&self) -> Ece {
+        self.ece
+    }
+
+    /// A queue pair for the connection, on the right port. The protection domain must be of the device that the request came
+    /// by.
+    pub fn qp_builder<'a, P: Provider>(
+        &self,
+        pd: &'a Pd,
+        send_cq: &'a Cq<P>,
+        recv_cq: &'a Cq<P>,
+    ) -> Result<QpBuilder<'a, P, Rc>, Error> {
+        QpBuilder::rc(pd, send_cq, recv_cq).on_id(&self.id)
+    }
+
+    /// Turns the peer away, with up to 148 bytes for it to read.
+    pub fn reject(self, private_data: SendData<'_>) -> Result<(), Error> {
+        self.id.reject(private_data)
+    }
+
+    /// Accepts the peer, with that queue pair. Blocks until both sides can send, for at most `timeout`.
+    pub fn accept<P: Provider>(
+        self,
+        prepared: PreparedQp<P, Rc>,
+        handshake: &Handshake<'_>,
+        timeout: Duration,
+    ) -> Result<Connection<P>, Error> {
+        Blocking::run(self.accept_by(prepared, handshake, &Blocking::within(timeout)))
+    }
+
+    /// As [`accept`](Self::accept), for a task. The future can be dropped at any time: that ends the connection.
+    #[cfg(feature = "tokio")]
+    pub async fn accept_async<P: Provider>(
+        self,
+        prepared: PreparedQp<P, Rc>,
+        handshake: &Handshake<'_>,
+    ) -> Result<Connection<P>, Error> {
+        self.accept_by(prepared, handshake, &super::wait::Async).await
+    }
+
+    async fn accept_by<P: Provider>(
+        self,
+        prepared: PreparedQp<P, Rc>,
+        handshake: &Handshake<'_>,
+        waiter: &impl Waiter,
+    ) -> Result<Connection<P>, Error> {
+        let Self { id, channel, addresses, peer, ece: _ } = self;
+        let attr = &prepared.core.context().attr;
+        let params = handshake.params(attr, prepared.qpn(), prepared.has_srq(), Some(&peer));
+        let qp = id.bring_up_with(prepared, handshake.min_rnr_timer)?;
+        id.accept(&params)?;
+        expect(waiter, &channel, &id, Step::Accept, EventType::ESTABLISHED).await?;
+        Ok(Connection::new(qp, Link::new(id, channel, addresses), peer.private_data))
+    }
+}

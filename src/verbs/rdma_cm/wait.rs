@@ -1,0 +1,92 @@
+//! Waiting for an event, blocking or not: the steps that wait are written once, as futures, and the blocking calls run them
+//! with a wait that is never pending.
+
+use crate::cm::channel::{EventChannel, deadline};
+use crate::cm::error::Error;
+use crate::cm::event::{Event, EventType};
+use crate::cm::id::CmId;
+use crate::cm::{ended, error::Step};
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// How to wait for the next event of a channel.
+pub(super) trait Waiter {
+    /// The next event, or `None` when the time is over.
+    fn next(&self, channel: &EventChannel) -> impl Future<Output = Result<Option<Event>, Error>>;
+
+    /// How long it waits at most, for an error to tell.
+    fn limit(&self) -> Duration;
+}
+
+/// Blocks the thread, until a deadline.
+pub(super) struct Blocking {
+    deadline: Instant,
+    limit: Duration,
+}
+
+impl Blocking {
+    pub(super) fn within(limit: Duration) -> Self {
+        Self { deadline: deadline(limit), limit }
+    }
+
+    /// Runs a future that waits by this alone.
+    pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => value,
+            Poll::Pending => unreachable!("a wait that blocks is never pending"),
+        }
+    }
+}
+
+impl Waiter for Blocking {
+    async fn next(&self, channel: &EventChannel) -> Result<Option<Event>, Error> {
+        channel.next_before(self.deadline)
+    }
+
+    fn limit(&self) -> Duration {
+        self.limit
+    }
+}
+
+/// Lets the task sleep; whoever wants a deadline puts one around.
+#[cfg(feature = "tokio")]
+pub(super) struct Async;
+
+#[cfg(feature = "tokio")]
+impl Waiter for Async {
+    async fn next(&self, channel: &EventChannel) -> Result<Option<Event>, Error> {
+        crate::verbs::tokio::next_cm_event(channel).await.map(Some)
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::MAX
+    }
+}
+
+/// Waits for the event that ends the step; any other that ends it is an error that says which.
+pub(super) async fn expect(
+    waiter: &impl Waiter,
+    channel: &EventChannel,
+    id: &CmId,
+    step: Step,
+    wanted: EventType,
+) -> Result<Event, Error> {
+    loop {
+        match waiter.next(channel).await? {
+            None => {
+                let about = Box::new(id.about());
+                return Err(Error::Timeout { step, waited: waiter.limit(), about });
+            }
+            Some(event) if event.event_type() == wanted => return Ok(event),
+            Some(event) if is_aside(event.event_type()) => {}
+            Some(event) => return Err(ended(step, event, id.about())),
+        }
+    }
+}
+
+/// Whether an event ends nothing.
+pub(super) fn is_aside(event: EventType) -> bool {
+    matches!(event, EventType::ADDR_CHANGE | EventType::MULTICAST_JOIN | EventType::MULTICAST_ERROR)
+}
