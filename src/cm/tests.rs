@@ -312,7 +312,8 @@ fn private_data_has_a_limit_for_each_message() {
     for (space, request, reply, reject) in [(PortSpace::Tcp, 56, 196, 148), (PortSpace::Udp, 180, 136, 136)] {
         let (cm, channel) = channel();
         let id = channel.create_id(space).unwrap();
-        let steps: [(usize, &dyn Fn(SendData<'_>) -> Result<(), Error>); 3] = [
+        type Send<'a> = &'a dyn Fn(SendData<'_>) -> Result<(), Error>;
+        let steps: [(usize, Send<'_>); 3] = [
             (request, &|private_data| id.connect(&ConnParams { private_data, ..params() })),
             (reply, &|private_data| id.accept(&ConnParams { private_data, ..params() })),
             (reject, &|private_data| id.reject(private_data)),

@@ -1,0 +1,169 @@
+//! Connections of two sides of the library.
+
+use crate::scene::{WITHIN, ids, is_receive, no_ids_are_left, scene};
+use crate::target::Target;
+use crate::tests;
+use ironverbs::rdma_cm::{
+    ConnParams, Connector, Ece, EventChannel, EventType, Handshake, Listener, PortSpace, Reason, SendData, State,
+};
+use ironverbs::{QpBuilder, QpState, Qpn};
+use std::time::Duration;
+
+tests! {
+    data_goes_both_ways_and_the_end_is_told,
+    the_handshake_carries_what_each_side_says,
+    depths_are_agreed_on,
+    an_event_loop_makes_connections,
+    a_listener_is_told_where_it_is,
+}
+
+fn data_goes_both_ways_and_the_end_is_told(target: &Target) {
+    let scene = scene(target);
+    let before = ids(target);
+    let (mut client, mut server) = scene.pair(7501);
+    for round in 0..100_u32 {
+        client.kit.send(client.connection.qp(), &round.to_le_bytes());
+        assert_eq!(server.kit.message(), round.to_le_bytes());
+        let slot = server.kit.pool.take().unwrap();
+        server.connection.qp().recv_slot(slot).unwrap();
+        server.kit.send(server.connection.qp(), &(!round).to_le_bytes());
+        assert_eq!(client.kit.message(), (!round).to_le_bytes());
+        let slot = client.kit.pool.take().unwrap();
+        client.connection.qp().recv_slot(slot).unwrap();
+    }
+    assert_eq!(client.connection.link().addresses().peer, Some(scene.at(7501)));
+    assert_eq!(server.connection.link().addresses().local, Some(scene.at(7501)));
+    assert_eq!(server.connection.link().wait_end(Duration::ZERO).unwrap(), None, "nobody has ended it");
+    std::thread::scope(|scope| {
+        let end = scope.spawn(|| server.connection.link().wait_end(WITHIN).unwrap());
+        assert_eq!(client.connection.disconnect(WITHIN).unwrap(), Reason::None);
+        assert_eq!(end.join().unwrap(), Some(Reason::None));
+    });
+    assert_eq!(client.connection.link().id().state(), State::Disconnected);
+    assert_eq!(server.connection.disconnect(WITHIN).unwrap(), Reason::None, "a second time is no error");
+    // What was posted comes back as flushed.
+    let (_, wc) = server.kit.any_completion().unwrap();
+    assert!(wc.outcome().is_err() || !is_receive(&wc), "{wc:?}");
+    drop((client, server));
+    no_ids_are_left(target, before);
+}
+
+fn the_handshake_carries_what_each_side_says(target: &Target) {
+    let scene = scene(target);
+    let listener = Listener::bind(scene.at(7502)).unwrap();
+    let ece = Ece { vendor_id: 0x1234, attr_mod: 0x5678 };
+    let most = [0xa5; 196];
+    let mut ask = Handshake::default();
+    (ask.private_data, ask.ece) = (SendData::counted(b"hello\0"), ece);
+    let mut answer = Handshake::default();
+    answer.private_data = SendData::raw(&most);
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let request = listener.request(WITHIN).unwrap().unwrap();
+            assert_eq!(request.peer_data().counted(), Some(&b"hello\0"[..]));
+            assert_eq!(request.peer_data().padded().len(), 56, "the field, and not what was sent");
+            assert_eq!(request.ece(), ece);
+            assert_eq!((request.peer().retry_count, request.peer().rnr_retry_count), (6, 6));
+            assert!(request.peer().flow_control && !request.peer().srq);
+            let context = scene.devices.context_of(request.id()).unwrap();
+            let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
+            let prepared = request.qp_builder(&pd, &cq, &cq).unwrap().build().unwrap();
+            request.accept(prepared, &answer, WITHIN).unwrap()
+        });
+        let client = scene.connect(scene.at(7502), (1, 64), &ask).unwrap();
+        assert_eq!(client.connection.peer_data().padded(), most);
+        drop(server.join().unwrap());
+    });
+}
+
+/// The side that accepts offers no more than the one that asks can use, and both queue pairs are made so.
+fn depths_are_agreed_on(target: &Target) {
+    let scene = scene(target);
+    let listener = Listener::bind(scene.at(7503)).unwrap();
+    let mut ask = Handshake::default();
+    // Powers of two, because drivers round up to them.
+    (ask.responder_resources, ask.initiator_depth) = (Some(4), Some(2));
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| scene.accept(&listener, (1, 64), &Handshake::default()).unwrap());
+        let mut client = scene.connect(scene.at(7503), (1, 64), &ask).unwrap();
+        let mut server = server.join().unwrap();
+        let (ours, theirs) = (client.connection.qp().query().unwrap(), server.connection.qp().query().unwrap());
+        assert_eq!((ours.max_rd_atomic, theirs.max_dest_rd_atomic), (2, 2));
+        assert_eq!((ours.max_dest_rd_atomic, theirs.max_rd_atomic), (4, 4));
+        // Zero, which the kernel hands out, would be the longest wait there is.
+        assert_eq!(ours.min_rnr_timer, ironverbs::RnrTimer::DEFAULT.code());
+        assert_eq!((ours.qp_state, theirs.qp_state), (QpState::RTS, QpState::RTS));
+        assert_eq!(client.connection.qp().endpoint().psn.get(), ours.sq_psn);
+    });
+}
+
+/// All steps by hand, on one channel for both sides.
+fn an_event_loop_makes_connections(target: &Target) {
+    let scene = scene(target);
+    let channel = EventChannel::open().unwrap();
+    let listener = channel.create_id(PortSpace::Tcp).unwrap();
+    listener.bind(scene.at(7504)).unwrap();
+    listener.listen(4).unwrap();
+    let client = channel.create_id(PortSpace::Tcp).unwrap();
+    client.resolve_addr(None, scene.at(7504), Duration::from_secs(2)).unwrap();
+    let (mut asking, mut accepted, mut connected) = (None, None, None);
+    let mut seen = vec![];
+    while accepted.as_ref().is_none_or(|(id, _): &(ironverbs::rdma_cm::CmId, _)| id.state() != State::Established) {
+        let mut event = channel.next(WITHIN).unwrap().expect("an event comes in time");
+        seen.push(event.event_type());
+        let parts = |id| {
+            let context = scene.devices.context_of(id).unwrap();
+            let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
+            QpBuilder::rc(&pd, &cq, &cq).on_id(id).unwrap().build().unwrap()
+        };
+        match event.event_type() {
+            EventType::ADDR_RESOLVED => client.resolve_route(Duration::from_secs(2)).unwrap(),
+            EventType::ROUTE_RESOLVED => {
+                let prepared = parts(&client);
+                client.connect(&ConnParams::new(prepared.qpn())).unwrap();
+                asking = Some(prepared);
+            }
+            EventType::CONNECT_REQUEST => {
+                assert_eq!(event.id(), listener.key());
+                let id = event.take_request().unwrap();
+                let qp = id.bring_up(parts(&id)).unwrap();
+                id.accept(&ConnParams::new(qp.qpn())).unwrap();
+                accepted = Some((id, qp));
+            }
+            EventType::CONNECT_RESPONSE => {
+                connected = Some(client.bring_up(asking.take().unwrap()).unwrap());
+                client.establish().unwrap();
+            }
+            EventType::ESTABLISHED => {}
+            _ => panic!("{event:?}"),
+        }
+    }
+    assert_eq!(
+        seen,
+        [
+            EventType::ADDR_RESOLVED,
+            EventType::ROUTE_RESOLVED,
+            EventType::CONNECT_REQUEST,
+            EventType::CONNECT_RESPONSE,
+            EventType::ESTABLISHED
+        ]
+    );
+    assert_eq!(client.state(), State::Established);
+    let (id, qp) = accepted.unwrap();
+    let dest = |qp: &ironverbs::Qp| Qpn::new(qp.query().unwrap().dest_qp_num).unwrap();
+    let connected = connected.unwrap();
+    assert_eq!((dest(&qp), dest(&connected)), (connected.qpn(), qp.qpn()));
+    assert_eq!(id.gids().unwrap().local.gid, client.gids().unwrap().peer.gid);
+    assert_eq!(client.paths().unwrap().len(), 1);
+    assert_eq!(client.paths().unwrap()[0][8..24], client.gids().unwrap().peer.gid.0);
+}
+
+fn a_listener_is_told_where_it_is(target: &Target) {
+    let scene = scene(target);
+    let listener = Listener::bind(scene.at(0)).unwrap();
+    let here = listener.local_addr().unwrap().unwrap();
+    assert!(here.ip() == scene.ip && here.port() != 0, "{here}");
+    assert!(listener.request(Duration::from_millis(20)).unwrap().is_none());
+    let route = Connector::to(here).type_of_service(32).resolve(WITHIN).unwrap();
+    assert_eq!(route.addresses().peer, Some(here));
+}

@@ -1,0 +1,178 @@
+//! Which device and address an id is at.
+
+use crate::harness::skip;
+use crate::scene::{Kit, Scene, WITHIN, address_of, change_network, ids, no_ids_are_left, scene};
+use crate::target::Target;
+use crate::tests;
+use ironverbs::rdma_cm::{
+    Connector, Devices, Error, EventChannel, EventType, Handshake, Listener, PortSpace, Reason, Route, SendData, Step,
+};
+use ironverbs::{Gid, GidEntry, PreparedQp, QpBuilder};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
+
+tests! {
+    a_device_is_found_by_its_index,
+    connections_by_ipv6,
+    connections_by_link_local_addresses,
+    a_listener_everywhere,
+    an_id_moves_to_another_channel,
+    between_two_devices,
+    a_wire_that_is_cut,
+}
+
+fn global(gid: &Gid) -> bool {
+    gid.to_ipv4().is_none() && !gid.is_link_local()
+}
+
+fn a_device_is_found_by_its_index(target: &Target) {
+    let scene = scene(target);
+    let opened = target.open();
+    scene.devices.add(opened.clone());
+    let channel = EventChannel::open().unwrap();
+    let id = channel.create_id(PortSpace::Tcp).unwrap();
+    id.bind(scene.at(0)).unwrap();
+    assert_eq!(id.addresses().unwrap().device, opened.index());
+    assert_eq!(scene.devices.context_of(&id).unwrap().index(), opened.index());
+    if target.peer == target.device {
+        return;
+    }
+    // On the other device another context, and the first one's protection domain will not do.
+    let other = address_of(target, &target.peer, |gid| gid.to_ipv4().is_some()).unwrap().gid.to_ipv4().unwrap();
+    let id = channel.create_id(PortSpace::Tcp).unwrap();
+    id.bind(SocketAddr::new(other.into(), 0)).unwrap();
+    let context = scene.devices.context_of(&id).unwrap();
+    assert_eq!((context.info().name.as_str(), context.index() == opened.index()), (target.peer.as_str(), false));
+    assert_eq!(format!("{:?}", scene.devices), format!("[{:?}, {:?}]", target.device, target.peer));
+    let kit = Kit::on(&opened, 1, 64);
+    let error = QpBuilder::rc(&kit.pd, &kit.cq, &kit.cq).on_id(&id).err().expect("the wrong device");
+    assert!(matches!(error, Error::Invalid { step: Step::PrepareQp, .. }), "{error}");
+    assert!(error.to_string().contains(&format!("the protection domain is of {}", target.device)), "{error}");
+}
+
+/// A connection to that address, from wherever it is reached, and a message over it.
+fn connect_to(devices: Devices, address: SocketAddr) {
+    let scene = Scene { devices, ip: address.ip() };
+    let listener = Listener::bind(address).unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| scene.accept(&listener, (1, 64), &Handshake::default()).unwrap());
+        let mut client = scene.connect(address, (1, 64), &Handshake::default()).unwrap();
+        let mut server = server.join().unwrap();
+        assert_eq!(
+            client.connection.link().addresses().peer.map(|peer| (peer.ip(), peer.port())),
+            Some((address.ip(), address.port()))
+        );
+        client.kit.send(client.connection.qp(), b"over IPv6");
+        assert_eq!(server.kit.message(), b"over IPv6");
+    });
+}
+
+fn ipv6(target: &Target, wanted: fn(&Gid) -> bool, kind: &str) -> (Ipv6Addr, GidEntry) {
+    let Some(entry) = address_of(target, &target.device, wanted) else {
+        skip(format!("the port has no {kind} address"))
+    };
+    (entry.gid.0.into(), entry)
+}
+
+fn connections_by_ipv6(target: &Target) {
+    let (address, _) = ipv6(target, global, "global IPv6");
+    connect_to(Devices::new(), SocketAddr::new(address.into(), 7531));
+}
+
+fn connections_by_link_local_addresses(target: &Target) {
+    let (address, entry) = ipv6(target, |gid| gid.is_link_local(), "link-local IPv6");
+    let Some(scope) = entry.netdev_ifindex else { skip("the kernel does not tell the network device") };
+    connect_to(Devices::new(), SocketAddrV6::new(address, 7532, 0, scope).into());
+    // Without the scope nobody knows which link is meant.
+    let error = Listener::bind(SocketAddrV6::new(address, 7532, 0, 0).into()).unwrap_err();
+    assert_eq!(error.step(), Some(Step::Bind), "{error}");
+}
+
+/// It has no device until a peer comes by one.
+fn a_listener_everywhere(target: &Target) {
+    let scene = scene(target);
+    let sys = std::sync::Arc::new(ironverbs::sys::LinuxCm::new());
+    let any = "[::]:7533".parse().unwrap();
+    let listener = Listener::bind_on(sys, any, 0, |id| id.set_ipv6_only(false)).unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let request = listener.request(WITHIN).unwrap().unwrap();
+            let context = scene.devices.context_of(request.id()).unwrap();
+            assert_eq!(context.info().name, target.device);
+            request.reject(SendData::NONE).unwrap();
+        });
+        let route = Connector::to(scene.at(7533)).resolve(WITHIN).unwrap();
+        let kit = Kit::on(&scene.devices.context_of(route.id()).unwrap(), 1, 64);
+        let prepared = route.qp_builder(&kit.pd, &kit.cq, &kit.cq).unwrap().build().unwrap();
+        route.connect(prepared, &Handshake::default(), WITHIN).unwrap_err();
+        server.join().unwrap();
+    });
+}
+
+fn an_id_moves_to_another_channel(target: &Target) {
+    let scene = scene(target);
+    let [old, new] = [(); 2].map(|()| EventChannel::open().unwrap());
+    let id = old.create_id(PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, scene.at(7534), WITHIN).unwrap();
+    id.migrate(&new).unwrap();
+    drop(old);
+    let event = new.next(WITHIN).unwrap().unwrap();
+    assert_eq!((event.id(), event.event_type()), (id.key(), EventType::ADDR_RESOLVED));
+    id.resolve_route(WITHIN).unwrap();
+    assert_eq!(new.next(WITHIN).unwrap().unwrap().event_type(), EventType::ROUTE_RESOLVED);
+}
+
+/// A route from the other device to this one, and a queue pair for it.
+fn from_the_other_device(target: &Target, scene: &Scene, port: u16) -> (Route, PreparedQp) {
+    if target.peer == target.device {
+        skip("IRONVERBS_TEST_PEER names no second device");
+    }
+    let other = address_of(target, &target.peer, |gid| gid.to_ipv4().is_some()).unwrap().gid.to_ipv4().unwrap();
+    let route = Connector::to(scene.at(port)).from(SocketAddr::new(other.into(), 0)).resolve(WITHIN).unwrap();
+    let context = scene.devices.context_of(route.id()).unwrap();
+    assert_eq!(context.info().name, target.peer);
+    let kit = Kit::on(&context, 1, 64);
+    let prepared = route.qp_builder(&kit.pd, &kit.cq, &kit.cq).unwrap().build().unwrap();
+    (route, prepared)
+}
+
+/// From one device to the other: over the wire, and not within the device.
+fn between_two_devices(target: &Target) {
+    let scene = scene(target);
+    let (route, prepared) = from_the_other_device(target, &scene, 7535);
+    let listener = Listener::bind(scene.at(7535)).unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| scene.accept(&listener, (1, 64), &Handshake::default()).unwrap());
+        let mut client = route.connect(prepared, &Handshake::default(), WITHIN).unwrap();
+        let server = server.join().unwrap();
+        assert_eq!(client.disconnect(WITHIN).unwrap(), Reason::None);
+        assert_eq!(server.connection.link().wait_end(WITHIN).unwrap(), Some(Reason::None));
+    });
+}
+
+/// Nothing passes any more: before the request, and before the end.
+fn a_wire_that_is_cut(target: &Target) {
+    let scene = scene(target);
+    let before = ids(target);
+    let cut = |what| change_network("tc", &format!("qdisc {what} dev net1 root netem loss 100%"));
+    let (route, prepared) = from_the_other_device(target, &scene, 7536);
+    let listener = Listener::bind(scene.at(7536)).unwrap();
+    cut("add");
+    let error = route.connect(prepared, &Handshake::default(), Duration::from_secs(2)).unwrap_err();
+    cut("del");
+    assert!(matches!(error, Error::Timeout { step: Step::Connect, .. }), "{error}");
+    assert!(error.to_string().ends_with("nothing came within 2s"), "{error}");
+    let (route, prepared) = from_the_other_device(target, &scene, 7536);
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| scene.accept(&listener, (1, 64), &Handshake::default()).unwrap());
+        let mut client = route.connect(prepared, &Handshake::default(), WITHIN).unwrap();
+        let server = server.join().unwrap();
+        cut("add");
+        let error = client.disconnect(Duration::from_secs(2)).unwrap_err();
+        cut("del");
+        assert!(matches!(error, Error::Timeout { step: Step::Disconnect, .. }), "{error}");
+        drop((client, server));
+    });
+    drop(listener);
+    no_ids_are_left(target, before);
+}
