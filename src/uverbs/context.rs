@@ -132,6 +132,11 @@ impl Ucontext {
         self.leaks.lock().unwrap_or_else(PoisonError::into_inner).push(leak);
     }
 
+    /// Whether the kernel has taken the device away from this file. Asks the kernel alone, not the driver.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self.info_handles(ObjectKind::Pd), Err(Error::DeviceGone { .. }))
+    }
+
     /// The kernel's handles of all objects of one kind in this file, for leak checks; at most 16383.
     pub fn info_handles(&self, kind: ObjectKind) -> Result<Vec<u32>, Error> {
         let mut handles = vec![0_u32; FIRST_HANDLES];

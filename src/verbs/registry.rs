@@ -31,6 +31,8 @@ struct State {
     kept: VecDeque<event::AsyncEvent>,
     /// Nothing comes from the device any more.
     gone: bool,
+    /// The device has said that it fails.
+    fatal: bool,
     /// Tasks that wait for an event, by the number of what they wait with.
     #[cfg(feature = "tokio")]
     waiting: HashMap<u64, Waker>,
@@ -105,12 +107,17 @@ impl Registry {
         let mut state = self.lock();
         let read = if state.kept.is_empty() { state.read(ucontext.async_fd(), &mut alarmed) } else { Ok(()) };
         let next = state.kept.pop_front().map(|raw| state.understand(raw, ucontext));
-        let gone = state.gone;
+        let (gone, fatal) = (state.gone, state.fatal);
         drop(state);
         alarmed.wake();
         match next {
             Some(event) => Ok(Some(event)),
             None if gone => Err(Error::DeviceGone { verb: Verb::GetAsyncEvent }),
+            // The kernel tells of a device that it takes away by this event, and leaves the file as it is: only commands fail.
+            None if fatal && ucontext.is_disconnected() => {
+                self.device_is_gone();
+                Err(Error::DeviceGone { verb: Verb::GetAsyncEvent })
+            }
             None => read.map(|()| None),
         }
     }
@@ -177,7 +184,10 @@ impl State {
                 }
             }
             // Nothing will complete any more. Commands still tell what the kernel makes of it.
-            (AsyncEventType::DEVICE_FATAL, _) => self.mark_queues(alarmed),
+            (AsyncEventType::DEVICE_FATAL, _) => {
+                self.fatal = true;
+                self.mark_queues(alarmed);
+            }
             _ => {}
         }
         if self.kept.len() == MAX_KEPT {

@@ -9,6 +9,7 @@ mod adapter;
 mod capacity;
 mod completion_queues;
 mod cq_options;
+mod cycles;
 mod datagrams;
 mod device_events;
 mod draining;
@@ -58,6 +59,7 @@ fn main() -> std::process::ExitCode {
         device_events::TESTS,
         qp_events::TESTS,
         lifetime::TESTS,
+        cycles::TESTS,
         pool::TESTS,
         scope::TESTS,
         srq::TESTS,

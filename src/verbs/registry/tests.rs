@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::uverbs::abi::verbs::AsyncEventDesc;
+use crate::uverbs::errno::Errno;
 use crate::uverbs::fake::{FakeKernel, Knows};
+use crate::uverbs::observe::Fault;
 use crate::uverbs::sys::{Cdev, Sys};
 use crate::verbs::channel::CompChannel;
 use crate::{Context, DeviceInfo};
@@ -235,6 +237,30 @@ fn fatal_event_ends_a_wait_in_another_thread() {
         }
         waiter.join().unwrap();
     }
+}
+
+/// A kernel that takes a device away leaves the event file open and silent.
+#[test]
+fn a_device_that_is_taken_away_is_told_after_its_last_event() {
+    let ((mut kernel, events), (_other, completions)) = (socket(), socket());
+    let fake = FakeKernel::new(Knows::ALL);
+    fake.give_event_file(events.into());
+    fake.give_event_file(completions.into());
+    let fault = Fault::new();
+    let sys = fault.wrap_sys(Arc::new(FakeHost(fake)));
+    let context = Context::open_on(&*sys, &DeviceInfo::new("fake0")).unwrap();
+    let events = context.async_events();
+    fault.fail_matching(|_| true, Errno::EIO);
+    assert_eq!(events.try_next().unwrap(), None, "nobody asks as long as nothing has happened");
+    fault.clear();
+    kernel.write_all(async_record(8, 0).as_bytes()).unwrap();
+    assert_eq!(events.next(LONG).unwrap().unwrap().kind, AsyncEventType::DEVICE_FATAL);
+    assert_eq!(events.try_next().unwrap(), None, "the driver may start the device anew, and take it away then");
+    kernel.write_all(async_record(8, 0).as_bytes()).unwrap();
+    fault.fail_matching(|_| true, Errno::EIO);
+    assert_eq!(events.next(LONG).unwrap().unwrap().kind, AsyncEventType::DEVICE_FATAL);
+    is_gone(events.try_next());
+    is_gone(events.next(LONG));
 }
 
 /// Who waits for a channel with many queues is woken to look at them.

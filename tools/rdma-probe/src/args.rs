@@ -164,7 +164,7 @@ pub struct Ping {
     /// Port of the device
     #[arg(short, long, value_name = "PORT", default_value = "1", value_parser = port_num)]
     pub ib_port: PortNum,
-    /// Index into the port's GID table [default: chosen, and the reason shown]
+    /// Index into the port's GID table [default: chosen, and the reason shown; on InfiniBand none, unless the client has one]
     #[arg(short, long, value_name = "INDEX", visible_alias = "gid-idx")]
     pub gid_index: Option<u8>,
     /// Bytes of a message; k, M and G stand for powers of 1024 [default: 4096; for datagrams 1024]

@@ -7,9 +7,10 @@ use crate::failure::Failure;
 use crate::link::Link;
 use crate::payload::Role;
 use crate::place::Place;
+use crate::reach::Reach;
 use crate::turn::Turn;
 use crate::wire::Address;
-use ironverbs::{Any, Endpoint, GidChoice, GidIndex, GidWant, PreparedQp, QpType};
+use ironverbs::{Any, Endpoint, GidChoice, GidIndex, PreparedQp, QpType};
 
 /// Sends for each completion of a send, where completions are polled for.
 const SIGNAL_EVERY: u32 = 16;
@@ -22,13 +23,13 @@ pub trait Half: Sized {
     /// How many addresses each side sends to the other.
     const RECORDS: usize;
 
-    /// Makes it, with the GID that was asked for, or the one that fits `want` best.
-    fn new(place: &Place<'_>, role: Role, want: Option<GidWant>) -> Result<Self, Failure>;
+    /// Makes it.
+    fn new(place: &Place<'_>, role: Role, reach: Reach) -> Result<Self, Failure>;
 
     /// Where its queue pairs are.
     fn addresses(&self) -> Vec<Address>;
 
-    /// Index of its GID, and why that one if it was chosen.
+    /// Index of the GID that it uses, if any, and why that one if it was chosen.
     fn gid(&self) -> (Option<GidIndex>, Option<&GidChoice>);
 
     /// Connects its queue pairs to those at `remote`, of which there are [`RECORDS`](Self::RECORDS).
@@ -39,13 +40,14 @@ pub trait Half: Sized {
 pub struct OneQp<L: Link> {
     parts: Parts,
     qp: PreparedQp<Any, L>,
+    reach: Reach,
 }
 
 impl<L: Link> Half for OneQp<L> {
     type End = End<L>;
     const RECORDS: usize = 1;
 
-    fn new(place: &Place<'_>, role: Role, want: Option<GidWant>) -> Result<Self, Failure> {
+    fn new(place: &Place<'_>, role: Role, reach: Reach) -> Result<Self, Failure> {
         let Place { args, context, pd, .. } = place;
         let size = args.size();
         // Completions wake this end up when it sleeps; the one of its own send comes while the peer is at work.
@@ -64,26 +66,26 @@ impl<L: Link> Half for OneQp<L> {
             .max_send_wr(send_depth)
             .max_recv_wr(args.rx_depth)
             .max_inline_bytes(place.inline_bytes());
-        let mut qp = place.aim(qp, want).build()?;
+        let mut qp = place.aim(qp, reach).build()?;
         let turn = Turn::new(args.iters, args.rx_depth, signal_every, role == Role::Client);
         let is_software_device = place.is_software_device();
         let mut parts = Parts { role, cq, channel, buffers, size, is_software_device, turn };
         parts.post_first_receives(&mut qp)?;
-        Ok(Self { parts, qp })
+        Ok(Self { parts, qp, reach })
     }
 
     fn addresses(&self) -> Vec<Address> {
-        vec![address(&self.qp)]
+        vec![self.reach.used(address(&self.qp))]
     }
 
     fn gid(&self) -> (Option<GidIndex>, Option<&GidChoice>) {
-        (self.qp.gid_index(), self.qp.gid_choice())
+        self.reach.gid(self.qp.gid_index(), self.qp.gid_choice())
     }
 
     fn connect(self, place: &Place<'_>, remote: &[Address]) -> Result<End<L>, Failure> {
         let [remote] = remote else { return Err(Failure::new(crate::failure::Kind::Peer, "the peer sent no address")) };
         place.check_gids(self.qp.endpoint().gid, remote)?;
-        let (qp, peer) = L::connect(self.qp, place, remote)?;
+        let (qp, peer) = L::connect(self.qp, place, &self.reach.used(*remote))?;
         self.parts.connected(qp, peer)
     }
 }

@@ -25,6 +25,7 @@ mod ping_report;
 mod place;
 mod presence;
 mod progress;
+mod reach;
 mod sim;
 mod srq;
 mod srq_buffers;

@@ -11,6 +11,7 @@ use crate::payload::Role;
 use crate::ping_report::{CheckReport, PingAddress, PingReport, PingRole};
 use crate::place::Place;
 use crate::presence::Presence;
+use crate::reach::Reach;
 use crate::sim::{Meeting, meet};
 use crate::srq::SrqHalf;
 use crate::stats::Rate;
@@ -79,7 +80,7 @@ impl Run<'_> {
             meet(sim, args.port, conversation.local()?)?;
         }
         let peer = conversation.peer();
-        let half = H::new(place, Role::Client, family_of(peer))?;
+        let half = H::new(place, Role::Client, Reach::first(place, family_of(peer)))?;
         let report = report.insert(report_of(place, PingRole::Client, &half));
         report.peer_tcp = Some(peer.to_string());
         show_local(output, report, &half)?;
@@ -93,7 +94,8 @@ impl Run<'_> {
         let Self { place, meeting, output, report } = self;
         let args = place.args;
         // Made before the client comes, so that what can go wrong here does so at once.
-        let mut half = H::new(place, Role::Server, None)?;
+        let reach = Reach::first(place, None);
+        let mut half = H::new(place, Role::Server, reach)?;
         let report = report.insert(report_of(place, PingRole::Server, &half));
         show_local(output, report, &half)?;
         output.text(format_args!("  waiting for a client on TCP {}\n", listener.local()))?;
@@ -104,9 +106,9 @@ impl Run<'_> {
             meeting.join(sim, conversation.peer())?;
         }
         let gids = (half.addresses().first().map(|a| a.gid), remote.first().map(|a| a.gid).unwrap_or_default());
-        if let Some(better) = place.better_gid(gids.0, gids.1) {
+        if let Some(other) = reach.instead(place, gids.0, gids.1) {
             drop(half);
-            half = H::new(place, Role::Server, Some(better))?;
+            half = H::new(place, Role::Server, other)?;
             let tcp = report.peer_tcp.take();
             *report = report_of(place, PingRole::Server, &half);
             report.peer_tcp = tcp;
@@ -121,8 +123,8 @@ impl Run<'_> {
 
     fn loopback<H: Half>(self) -> Result<(), Failure> {
         let Self { place, meeting: _, output, report } = self;
-        let client = H::new(place, Role::Client, None)?;
-        let server = H::new(place, Role::Server, None)?;
+        let [client, server] = [Role::Client, Role::Server].map(|role| H::new(place, role, Reach::first(place, None)));
+        let (client, server) = (client?, server?);
         let (client_addresses, server_addresses) = (padded::<H>(client.addresses()), padded::<H>(server.addresses()));
         let report = report.insert(report_of(place, PingRole::Loopback, &client));
         show_local(output, report, &client)?;

@@ -23,7 +23,7 @@ pub struct PingReport {
     pub device_index: Option<u32>,
     /// The device's port.
     pub port: u8,
-    /// Index of the local GID; none on an InfiniBand port without one.
+    /// Index of the local GID; none where the peer is reached by LID alone, on InfiniBand.
     pub gid_index: Option<u8>,
     /// Why that GID, if it was chosen and not given.
     pub gid_reason: Option<String>,

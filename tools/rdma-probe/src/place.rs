@@ -5,11 +5,12 @@ use crate::choose;
 use crate::failure::{Failure, Kind};
 use crate::link::Link;
 use crate::machine::Machine;
+use crate::reach::Reach;
 use crate::stop::Stop;
 use crate::wire::Address;
 use ironverbs::{
-    AckTimeout, AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, GidWant,
-    LinkLayer, Mtu, Pd, PortAttr, PortState, PreparedQp, QpBuilder,
+    AckTimeout, AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, LinkLayer,
+    Mtu, Pd, PortAttr, PortState, PreparedQp, QpBuilder,
 };
 
 /// Longest message that is copied into its work request, where the device can do that. Longer ones gain nothing by it.
@@ -92,12 +93,12 @@ impl<'a> Place<'a> {
     }
 
     /// Adds the port, and the GID that was asked for, or what is known of the peer's.
-    pub fn aim<'b, L: Link>(&self, mut qp: QpBuilder<'b, Any, L>, want: Option<GidWant>) -> QpBuilder<'b, Any, L> {
+    pub fn aim<'b, L: Link>(&self, mut qp: QpBuilder<'b, Any, L>, reach: Reach) -> QpBuilder<'b, Any, L> {
         qp = qp.port(self.args.ib_port);
-        match (self.args.gid_index, want) {
+        match (self.args.gid_index, reach) {
             (Some(index), _) => qp.gid_index(GidIndex(index)),
-            (None, Some(want)) => qp.gid_want(want),
-            (None, None) => qp,
+            (None, Reach::Gid(Some(want))) => qp.gid_want(want),
+            (None, Reach::Gid(None) | Reach::Lid) => qp,
         }
     }
 
@@ -116,12 +117,6 @@ impl<'a> Place<'a> {
             options.timeout = AckTimeout::from_code(PATIENT_ACK_TIMEOUT).unwrap_or(options.timeout);
         }
         options
-    }
-
-    /// Another GID than `local`, if none was asked for and the peer's GID is of another address family.
-    pub fn better_gid(&self, local: Option<Gid>, remote: Gid) -> Option<GidWant> {
-        let free = self.args.gid_index.is_none() && !remote.is_zero() && self.is_ethernet();
-        (free && AddressFamily::of(local?) != AddressFamily::of(remote)).then_some(GidWant::Peer(remote))
     }
 
     /// Refuses what the kernel would answer with a bare EINVAL, or not at all.

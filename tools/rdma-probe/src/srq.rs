@@ -17,10 +17,11 @@ use crate::half::{Half, address};
 use crate::link::{Link, connect};
 use crate::payload::Role;
 use crate::place::Place;
+use crate::reach::Reach;
 use crate::srq_buffers::SrqBuffers;
 use crate::stats::{Latency, LatencySummary};
 use crate::wire::Address;
-use ironverbs::{CompChannel, Cq, GidChoice, GidIndex, GidWant, Notify, PreparedQp, Qp, Rc, Srq, WrFlags};
+use ironverbs::{CompChannel, Cq, GidChoice, GidIndex, Notify, PreparedQp, Qp, Rc, Srq, WrFlags};
 use std::collections::HashMap;
 use std::thread::yield_now;
 use std::time::Instant;
@@ -35,6 +36,7 @@ pub const MAX_QPS: usize = 256;
 pub struct SrqHalf {
     parts: Parts,
     qps: Vec<PreparedQp>,
+    reach: Reach,
 }
 
 /// What a side is made of, besides its queue pairs.
@@ -53,7 +55,7 @@ impl Half for SrqHalf {
     type End = SrqEnd;
     const RECORDS: usize = MAX_QPS;
 
-    fn new(place: &Place<'_>, role: Role, want: Option<GidWant>) -> Result<Self, Failure> {
+    fn new(place: &Place<'_>, role: Role, reach: Reach) -> Result<Self, Failure> {
         let Place { args, context, pd, .. } = place;
         let (size, lanes) = (args.size(), args.num_qp());
         place.check_rx_depth(lanes)?;
@@ -65,25 +67,25 @@ impl Half for SrqHalf {
         }
         let cq = cq.build()?;
         let srq = context.create_srq(pd, buffers.depth())?;
-        let qp = || place.aim(Rc::builder(pd, &cq).srq(&srq).max_send_wr(1), want).build();
+        let qp = || place.aim(Rc::builder(pd, &cq).srq(&srq).max_send_wr(1), reach).build();
         let qps = (0..lanes).map(|_| qp()).collect::<Result<Vec<_>, _>>()?;
         let yields_after_send = place.is_software_device() && channel.is_none();
         let mut parts = Parts { role, cq, channel, srq, buffers, size, iterations: args.iters, yields_after_send };
         post_receives(&mut parts.srq, &mut parts.buffers)?;
-        Ok(Self { parts, qps })
+        Ok(Self { parts, qps, reach })
     }
 
     fn addresses(&self) -> Vec<Address> {
-        self.qps.iter().map(address).collect()
+        self.qps.iter().map(|qp| self.reach.used(address(qp))).collect()
     }
 
     fn gid(&self) -> (Option<GidIndex>, Option<&GidChoice>) {
         let first = self.qps.first();
-        (first.and_then(PreparedQp::gid_index), first.and_then(PreparedQp::gid_choice))
+        self.reach.gid(first.and_then(PreparedQp::gid_index), first.and_then(PreparedQp::gid_choice))
     }
 
     fn connect(self, place: &Place<'_>, remote: &[Address]) -> Result<SrqEnd, Failure> {
-        let Self { parts, qps } = self;
+        let Self { parts, qps, reach } = self;
         let theirs = remote.iter().filter(|remote| **remote != Address::default()).count();
         if theirs != qps.len() {
             let text = format!("the peer has {theirs} queue pairs, this end {}", qps.len());
@@ -93,7 +95,8 @@ impl Half for SrqHalf {
         for (qp, remote) in qps.into_iter().zip(remote) {
             place.check_gids(qp.endpoint().gid, remote)?;
             let awaiting = parts.role == Role::Server;
-            lanes.push(Lane { qp: connect(qp, place, remote)?, awaiting, sending: false, last_arrival: None });
+            let qp = connect(qp, place, &reach.used(*remote))?;
+            lanes.push(Lane { qp, awaiting, sending: false, last_arrival: None });
         }
         let lane_of = lanes.iter().enumerate().map(|(i, lane)| (lane.qp.qpn().get(), i)).collect();
         Ok(SrqEnd {

@@ -16,19 +16,19 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Software ConnectX adapters for a guest of QEMU, one behind each `-device x-pci-proxy-dev`, until QEMU ends.
+/// Software ConnectX adapters for guests of QEMU, one behind each `-device x-pci-proxy-dev`, until every QEMU ends.
 ///
-/// Exit status: 0, or 3 if the guest's driver left objects behind, or 1 if something failed.
+/// Exit status: 0, or 3 if a guest's driver left objects behind, or 1 if something failed.
 #[derive(Debug, Parser)]
 #[command(name = "softcx-pci", version)]
 struct Args {
-    /// An inherited socket whose other end is a proxy device's. Once for each adapter.
+    /// An inherited socket whose other end is a proxy device's. Once for each adapter: first those of the first guest.
     #[arg(long, value_name = "FD", required = true)]
     device: Vec<RawFd>,
 
-    /// An inherited socket whose other end is QEMU's test interface.
-    #[arg(long, value_name = "FD")]
-    interrupts: RawFd,
+    /// An inherited socket whose other end is QEMU's test interface. Once for each guest, all of which have as many adapters.
+    #[arg(long, value_name = "FD", required = true)]
+    interrupts: Vec<RawFd>,
 
     /// Let the adapters have BlueFlame: a small work request goes into a register whole.
     #[arg(long)]
@@ -77,11 +77,20 @@ fn serve(args: &Args) -> Result<bool> {
     let log = log.map(|file| Arc::new(Mutex::new(file)));
     let fabric = Fabric::new(args.seed);
     let mut server = Server::new(&fabric);
-    let interrupts = Interrupts::new(inherited::socket(args.interrupts)?);
-    for (device, number) in args.device.iter().zip(1_u16..) {
+    let (guests, adapters) = (args.interrupts.len(), args.device.len());
+    anyhow::ensure!(adapters.is_multiple_of(guests), "{adapters} adapters cannot be shared out to {guests} guests");
+    let each = adapters / guests;
+    let interrupts = args.interrupts.iter().map(|fd| Ok(Interrupts::new(inherited::socket(*fd)?)));
+    let interrupts = interrupts.collect::<Result<Vec<_>>>()?;
+    let name = |index: usize| match guests {
+        1 => format!("mlx5_{index}"),
+        _ => format!("guest {}'s mlx5_{}", index / each + 1, index % each),
+    };
+    for (index, (device, number)) in args.device.iter().zip(1_u16..).enumerate() {
         let guid = 0x0200_5eff_fe00_0000 | u64::from(number);
-        server.add(ProxyDevice::new(inherited::socket(*device)?, interrupts.clone()), |memory| DeviceSpec {
-            name: format!("mlx5_{}", number - 1),
+        let transport = ProxyDevice::new(inherited::socket(*device)?, interrupts[index / each].clone());
+        server.add(transport, |memory| DeviceSpec {
+            name: name(index),
             memory,
             ports: vec![Port::infiniband(number, guid)],
             guid,
@@ -93,9 +102,9 @@ fn serve(args: &Args) -> Result<bool> {
     server.functions().for_each(|function| function.set_blue_flame(args.blue_flame));
     let start = Instant::now();
     if let Some(log) = &log {
-        for (function, number) in server.functions().zip(0..) {
-            let log = Arc::clone(log);
-            function.set_log(move |what| write(&log, start, format_args!("mlx5_{number}: {what}")));
+        for (index, function) in server.functions().enumerate() {
+            let (log, name) = (Arc::clone(log), name(index));
+            function.set_log(move |what| write(&log, start, format_args!("{name}: {what}")));
         }
     }
     if let Some(log) = log {
@@ -111,12 +120,12 @@ fn serve(args: &Args) -> Result<bool> {
         recorder.finish().context("cannot write the record")?;
     }
     let mut clean = true;
-    for (function, number) in server.functions().zip(0..) {
+    for (index, function) in server.functions().enumerate() {
         let live = function.live();
         let list: Vec<String> = live.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         clean &= live.is_empty();
         let words = if live.is_empty() { "no objects".to_owned() } else { list.join(", ") };
-        eprintln!("softcx: mlx5_{number}: {words} left");
+        eprintln!("softcx: {}: {words} left", name(index));
     }
     Ok(clean)
 }

@@ -29,6 +29,11 @@ pub struct Args {
     #[arg(long, value_name = "KIND", value_parser = Device::parse, default_value = "none")]
     pub device: Device,
 
+    /// Boot two guests, with one command each: `-- SERVER'S -- CLIENT'S`. Their software adapters are on one fabric, and a network
+    /// link is between them.
+    #[arg(long)]
+    pub pair: bool,
+
     /// Let software ConnectX adapters have BlueFlame: a small work request goes into a register whole.
     #[arg(long)]
     pub blue_flame: bool,
@@ -82,6 +87,11 @@ pub struct Args {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_variable)]
     pub env: Vec<(String, String)>,
 
+    /// Lines of the guest's kernel log that must not fail the run, as an extended regular expression: what a test of faults provokes.
+    /// May be repeated.
+    #[arg(long, value_name = "PATTERN", allow_hyphen_values = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub allow_log: Vec<String>,
+
     /// Words to add to the kernel's command line. May be repeated.
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     pub append: Vec<String>,
@@ -94,12 +104,46 @@ pub struct Args {
     #[arg(long, short)]
     pub verbose: bool,
 
-    /// A command line for the guest's shell if it is one word; otherwise a program and its arguments.
+    /// A command line for the guest's shell if it is one word; otherwise a program and its arguments. With --pair, two of them,
+    /// with `--` in between.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
+/// Which of a run's guests one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seat {
+    /// The only one.
+    Alone,
+    /// The first of a pair.
+    Server,
+    /// The second of a pair, whose command begins when the first one's listens.
+    Client,
+}
+
+impl Seat {
+    /// What it is called in its pair: its host name, and the label of its output.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Seat::Alone => None,
+            Seat::Server => Some("server"),
+            Seat::Client => Some("client"),
+        }
+    }
+}
+
+/// What comes between the two commands of a pair.
+const BETWEEN: &str = "--";
+
 impl Args {
+    /// The guests, and the command of each.
+    pub fn guests(&self) -> Vec<(Seat, &[OsString])> {
+        match self.command.iter().position(|word| word == BETWEEN).filter(|_| self.pair) {
+            Some(at) => vec![(Seat::Server, &self.command[..at]), (Seat::Client, &self.command[at + 1..])],
+            None => vec![(Seat::Alone, &self.command)],
+        }
+    }
+
     /// How many virtual CPUs the guest gets.
     pub fn cpus(&self) -> u32 {
         self.smp.unwrap_or(if self.icount || self.device.adapters() != 0 { 1 } else { 2 })
@@ -107,9 +151,16 @@ impl Args {
 
     /// Why the arguments do not go together, if they do not.
     pub fn conflict(&self) -> Option<&'static str> {
-        (self.device.adapters() != 0 && self.cpus() != 1).then_some(
-            "softcx takes --smp 1: QEMU loses accesses to a proxy device that come from two processors at once",
-        )
+        let guests = self.guests();
+        if self.device.adapters() != 0 && self.cpus() != 1 {
+            Some("softcx takes --smp 1: QEMU loses accesses to a proxy device that come from two processors at once")
+        } else if self.pair && (guests.len() != 2 || guests.iter().any(|(_, command)| command.is_empty())) {
+            Some("--pair takes two commands: -- SERVER'S COMMAND -- CLIENT'S COMMAND")
+        } else if self.pair && matches!(self.device, Device::Rxe | Device::RxePair) {
+            Some("--pair takes --device softcx, or none: Soft-RoCE devices are on a link of one guest's own")
+        } else {
+            None
+        }
     }
 }
 
@@ -121,7 +172,13 @@ Devices:
             Packets between the two cross the link, so that `tc qdisc add dev net0 root netem loss 2%` loses some.
   softcx    mlx5_0, a software ConnectX with an InfiniBand port, under the kernel's own mlx5 driver; softcx:N has mlx5_0 to
             mlx5_N-1 on one fabric, LIDs 1 to N. At the end the driver is unloaded, which has to leave nothing behind.
+            With --pair each guest has N, and LIDs go on in the second.
   GID index 0 is the link-local address, 1 the IPv4 address, 2 the IPv6 address. All but link-local ones are routable.
+
+Pairs:
+  The guests are called server, 10.9.10.1, and client, 10.9.10.2, and know each other by these names. The client's command begins
+  when the server's listens on a TCP port, has ended, or has run for 20 s. Every line of output begins with its guest's name. When
+  one command fails, the other has 10 s to end. The exit status is the server's, or the client's if that is 0 or it had to be stopped.
 
 Exit status:
   the command's own, 128+N if signal N ended it, or
@@ -137,7 +194,8 @@ Kernels and tools:
 
 Examples:
   cargo vm --device rxe -- ibv_devinfo -v
-  cargo vm --kernel 6.1 --device rxe-pair --mtu 4200 -- 'ibv_rc_pingpong -d rxe0 -g 1 & sleep 1; ibv_rc_pingpong -d rxe1 -g 1 10.9.9.1'";
+  cargo vm --kernel 6.1 --device rxe-pair --mtu 4200 -- 'ibv_rc_pingpong -d rxe0 -g 1 & sleep 1; ibv_rc_pingpong -d rxe1 -g 1 10.9.9.1'
+  cargo vm --pair --device softcx -- ibv_rc_pingpong -d mlx5_0 -- ibv_rc_pingpong -d mlx5_0 server";
 
 /// A kernel that Debian packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -255,6 +313,26 @@ mod tests {
         assert_eq!(parse("--device softcx:3 -- true").unwrap().device, Device::Softcx(3));
         assert!(parse("--device softcx --smp 2 -- true").unwrap().conflict().is_some());
         assert!(parse("--device rxe --smp 2 -- true").unwrap().conflict().is_none());
+    }
+
+    #[test]
+    fn a_pair_has_two_commands() {
+        let args = parse("--pair --device softcx -- ls -l -- cat -- file").unwrap();
+        let words = |list: &[&str]| list.iter().map(OsString::from).collect::<Vec<_>>();
+        let (server, client) = (words(&["ls", "-l"]), words(&["cat", "--", "file"]));
+        assert_eq!(args.guests(), [(Seat::Server, &server[..]), (Seat::Client, &client[..])]);
+        assert_eq!(args.conflict(), None);
+        for words in ["--pair -- ls", "--pair -- ls --", "--pair -- -- ls", "--pair --device rxe -- ls -- ls"] {
+            assert!(parse(words).unwrap().conflict().is_some(), "{words}");
+        }
+        let alone = parse("-- cat -- file").unwrap();
+        assert_eq!(alone.guests(), [(Seat::Alone, &words(&["cat", "--", "file"])[..])]);
+    }
+
+    #[test]
+    fn patterns_of_the_log_may_be_repeated() {
+        assert_eq!(parse("--allow-log a|b --allow-log -c -- true").unwrap().allow_log, ["a|b", "-c"]);
+        assert!(Args::try_parse_from(["vm", "--allow-log", "", "--", "true"]).is_err(), "it would allow everything");
     }
 
     #[test]

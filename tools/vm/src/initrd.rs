@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use cpio::newc;
 
-use crate::args::Device;
+use crate::args::{Device, Seat};
 use crate::cache::Cache;
 use crate::job::Job;
 use crate::kernel::Kernel;
@@ -52,7 +52,8 @@ pub fn build(cache: &Cache, kernel: &Kernel, job: &Job) -> Result<File> {
     }
 
     let mut early = String::new();
-    let wanted = [FOR_ROOT, &for_device(job.device)].concat();
+    let link: &[_] = if job.seat == Seat::Alone { &[] } else { &["virtio_net"] };
+    let wanted = [FOR_ROOT, link, &for_device(job.device)].concat();
     for file in Modules::read(&kernel.modules)?.in_order(&wanted) {
         let name = format!("modules/{}.ko", modules::name_of(&file.to_string_lossy()));
         disk.add(&name, PLAIN, &modules::contents(&file)?)?;

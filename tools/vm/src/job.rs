@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::args::{Args, Device};
+use crate::args::{Args, Device, Seat};
 use crate::kernel::Kernel;
 
 /// The files for the guest, and the directories to share with it.
@@ -17,14 +17,16 @@ pub struct Job {
     pub shares: Vec<PathBuf>,
     /// The devices to create.
     pub device: Device,
+    /// Whose it is.
+    pub seat: Seat,
 }
 
 /// The folders every command gets in its PATH, whatever the caller's.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Job {
-    /// Works the job out from the arguments and this process's directory and environment.
-    pub fn new(args: &Args, kernel: &Kernel) -> Result<Job> {
+    /// Works the job of one guest out from the arguments and this process's directory and environment.
+    pub fn new(args: &Args, kernel: &Kernel, seat: Seat, words: &[OsString]) -> Result<Job> {
         let directory = std::env::current_dir().context("the current directory is gone")?;
         let shares = args.share.iter().map(|dir| share(dir)).collect::<Result<Vec<_>>>()?;
         let environment = environment(args, std::env::vars_os());
@@ -32,6 +34,7 @@ impl Job {
             ("VM_DEVICE", OsString::from(args.device.name())),
             ("VM_MTU", args.mtu.map(|mtu| mtu.to_string()).unwrap_or_default().into()),
             ("VM_ADAPTERS", args.device.adapters().to_string().into()),
+            ("VM_SEAT", seat.name().unwrap_or_default().into()),
             ("VM_UID", args.user.to_string().into()),
             ("VM_MODULES", kernel.modules.clone().into()),
         ];
@@ -41,12 +44,14 @@ impl Job {
             files: vec![
                 ("config", config.collect::<Vec<_>>().concat()),
                 ("shares", share_lines.collect::<Vec<_>>().concat()),
-                ("command", command(args, directory.as_os_str(), &environment)),
+                ("command", command(args, words, directory.as_os_str(), &environment)),
                 ("device", include_bytes!("guest/device.sh").to_vec()),
                 ("unload", include_bytes!("guest/unload.sh").to_vec()),
+                ("allowed", args.allow_log.iter().flat_map(|pattern| [pattern.as_bytes(), b"\n"].concat()).collect()),
             ],
             shares,
             device: args.device,
+            seat,
         })
     }
 }
@@ -86,7 +91,7 @@ fn assignment(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> OsString {
 }
 
 /// The script that becomes the command.
-fn command(args: &Args, directory: &OsStr, environment: &[OsString]) -> Vec<u8> {
+fn command(args: &Args, command: &[OsString], directory: &OsStr, environment: &[OsString]) -> Vec<u8> {
     let mut script = b"cd ".to_vec();
     script.extend(quoted(directory));
     script.extend_from_slice(b" || exit 125\n");
@@ -101,7 +106,7 @@ fn command(args: &Args, directory: &OsStr, environment: &[OsString]) -> Vec<u8> 
             ["setpriv", &format!("--reuid={uid}"), &format!("--regid={uid}"), "--clear-groups"].map(Into::into),
         );
     }
-    match &args.command[..] {
+    match command {
         [line] => words.extend(["bash".into(), "-c".into(), line.clone()]),
         // env would take a program's name with `=` in it for a variable, so there is always a word before it.
         program => {
@@ -151,7 +156,7 @@ mod tests {
     /// What the shell makes of the script, given these arguments.
     fn output(words: &[&str]) -> std::process::Output {
         let args = args(words);
-        let script = command(&args, OsStr::new("/"), &environment(&args, std::env::vars_os()));
+        let script = command(&args, &args.command, OsStr::new("/"), &environment(&args, std::env::vars_os()));
         std::process::Command::new("sh").arg("-c").arg(OsString::from_vec(script)).output().unwrap()
     }
 

@@ -10,7 +10,8 @@
 //! 2. [`kernel`] finds the kernel and its modules, with [`packages`] fetching what is missing into the [`cache`].
 //! 3. [`job`] turns the arguments into the files that the guest's `guest/init.sh` reads, and [`initrd`] packs those with
 //!    busybox and the first [`modules`].
-//! 4. [`qemu`] starts the machine, with [`softcx`] for its adapters, [`relay`] carries its output and learns how the command ended.
+//! 4. [`qemu`] starts the machine or the two of a pair, with [`softcx`] for their adapters, [`relay`] carries their output and learns how
+//!    the commands ended.
 
 mod args;
 mod cache;
@@ -19,8 +20,10 @@ mod job;
 mod kernel;
 mod modules;
 mod packages;
+mod pair;
 mod qemu;
 mod relay;
+mod report;
 mod softcx;
 
 use std::process::ExitCode;
@@ -31,7 +34,9 @@ use clap::{CommandFactory, Parser};
 use args::{Args, Device};
 use cache::Cache;
 use job::Job;
-use relay::Outcome;
+use qemu::Machine;
+use relay::Ended;
+use report::Outcome;
 
 /// What the tool exits with when the command did not run to its end.
 const TIMED_OUT: u8 = 124;
@@ -65,37 +70,56 @@ fn run(args: &Args) -> anyhow::Result<u8> {
         packages::ensure(&cache, packages::FOR_DEVICES)?;
     }
     let kernel = kernel::find(&cache, args)?;
-    let job = Job::new(args, &kernel)?;
-    let initrd = initrd::build(&cache, &kernel, &job)?;
+    let machines = args.guests().into_iter().map(|(seat, words)| {
+        let job = Job::new(args, &kernel, seat, words)?;
+        Ok(Machine { seat, initrd: initrd::build(&cache, &kernel, &job)?, shares: job.shares })
+    });
+    let machines = machines.collect::<anyhow::Result<Vec<_>>>()?;
     let mut boot = 1;
-    let ended = loop {
-        let guest = qemu::start(args, &kernel, &initrd, &job.shares)?;
+    let run = loop {
+        let (guests, adapters) = qemu::start(args, &kernel, &machines)?;
         let deadline = Instant::now() + Duration::from_secs(args.timeout);
-        let ended = relay::run(guest, deadline, args.verbose)?;
-        if ended.outcome != Outcome::Vanished || ended.begun || boot == BOOTS {
-            break ended;
+        let run = relay::run(guests, adapters, deadline, args.verbose)?;
+        let vanished = run.ended.iter().any(|ended| ended.outcome == Outcome::Vanished);
+        if !vanished || run.ended.iter().any(|ended| ended.begun) || boot == BOOTS {
+            break run;
         }
         boot += 1;
-        eprintln!("vm: the guest stopped while it booted; starting it again ({boot} of {BOOTS})");
+        eprintln!("vm: a guest stopped while it booted; starting anew ({boot} of {BOOTS})");
     };
-    Ok(match ended.outcome {
-        Outcome::Exited(0) if !ended.clean => {
+    let statuses: Vec<_> = run.ended.iter().map(|ended| status(args, ended)).collect();
+    match statuses.into_iter().flatten().find(|status| *status != 0) {
+        Some(status) => Ok(status),
+        None if run.clean => Ok(0),
+        None => {
             eprintln!("vm: the command succeeded, but the driver left objects behind on its adapters");
-            NO_ANSWER
+            Ok(NO_ANSWER)
         }
-        Outcome::Exited(status) => status,
+    }
+}
+
+/// What a guest's end means for this process, with a word about it if it is not the command's own. `None`: the other one of its
+/// pair decides.
+fn status(args: &Args, ended: &Ended) -> Option<u8> {
+    let whose = ended.seat.name().map(|name| format!("{name}'s ")).unwrap_or_default();
+    Some(match &ended.outcome {
+        Outcome::Exited(status) => *status,
         Outcome::Failed(reason) => {
-            eprintln!("vm: {reason}");
+            eprintln!("vm: {whose}{reason}");
             NO_ANSWER
         }
         Outcome::TimedOut => {
-            eprintln!("vm: time-out: the guest was stopped after {} s (--timeout)", args.timeout);
+            eprintln!("vm: time-out: the {whose}guest was stopped after {} s (--timeout)", args.timeout);
             show_console(&ended.console);
             TIMED_OUT
         }
         Outcome::Interrupted(signal) => 128 + signal,
+        Outcome::Stopped => {
+            eprintln!("vm: the {whose}command was stopped, because the other one had failed");
+            return None;
+        }
         Outcome::Vanished => {
-            eprintln!("vm: the guest stopped without an answer (a kernel panic, or the command powered it off)");
+            eprintln!("vm: the {whose}guest stopped without an answer (a kernel panic, or the command powered it off)");
             show_console(&ended.console);
             NO_ANSWER
         }

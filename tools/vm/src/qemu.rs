@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-use crate::args::Args;
+use crate::args::{Args, Seat};
 use crate::kernel::Kernel;
 use crate::softcx::Adapters;
 
@@ -27,12 +27,44 @@ pub struct Guest {
     pub report: UnixStream,
     /// The kernel's console.
     pub console: UnixStream,
-    /// The software ConnectX adapters, if it has any.
-    pub adapters: Option<Adapters>,
+    /// Which of the run's guests it is.
+    pub seat: Seat,
 }
 
-/// Boots `kernel` with the RAM disk `initrd`.
-pub fn start(args: &Args, kernel: &Kernel, initrd: &File, shares: &[PathBuf]) -> Result<Guest> {
+/// What a guest is made from.
+pub struct Machine {
+    /// Which of the run's guests it is.
+    pub seat: Seat,
+    /// Its RAM disk.
+    pub initrd: File,
+    /// Directories to share with it.
+    pub shares: Vec<PathBuf>,
+}
+
+/// Boots the machines, of which there is one, or a pair with a link between them. Their adapters' process comes with them.
+pub fn start(args: &Args, kernel: &Kernel, machines: &[Machine]) -> Result<(Vec<Guest>, Option<Adapters>)> {
+    let mut adapters = Adapters::start(args, machines.len())?;
+    let mut links = vec![];
+    if machines.len() == 2 {
+        let (one, other) = UnixStream::pair()?;
+        links = vec![other, one];
+    }
+    let mut guests = vec![];
+    for machine in machines {
+        guests.push(boot(args, kernel, machine, adapters.as_mut(), links.pop())?);
+    }
+    Ok((guests, adapters))
+}
+
+/// Boots one, with its end of the link.
+fn boot(
+    args: &Args,
+    kernel: &Kernel,
+    machine: &Machine,
+    mut adapters: Option<&mut Adapters>,
+    link: Option<UnixStream>,
+) -> Result<Guest> {
+    let Machine { seat, initrd, shares } = machine;
     let (out, out_end) = UnixStream::pair()?;
     let (err, err_end) = UnixStream::pair()?;
     let (report, report_end) = UnixStream::pair()?;
@@ -43,10 +75,20 @@ pub fn start(args: &Args, kernel: &Kernel, initrd: &File, shares: &[PathBuf]) ->
     }
     inherit(initrd.as_fd())?;
 
-    let mut adapters = Adapters::start(args)?;
     let mut words = arguments(args, &kernel.image, initrd.as_raw_fd(), ends.map(AsRawFd::as_raw_fd), shares);
-    if let Some(adapters) = &adapters {
-        words.extend(adapters.options()?);
+    // Until QEMU has them: without this the adapters would not see that it is gone, nor one guest that the other is.
+    let mut theirs = None;
+    if let Some(adapters) = &mut adapters {
+        let ends = adapters.next_guest()?;
+        words.extend(ends.options()?);
+        theirs = Some(ends);
+    }
+    if let Some(link) = &link {
+        inherit(link.as_fd())?;
+        let number = if *seat == Seat::Server { 1 } else { 2 };
+        words.extend(["-netdev".into(), format!("socket,id=link,fd={}", link.as_raw_fd()).into()]);
+        let card = format!("virtio-net-pci,netdev=link,mac=52:54:00:09:0a:0{number},romfile=");
+        words.extend(["-device".into(), card.into()]);
     }
     if args.verbose {
         eprintln!("vm: qemu-system-x86_64 {}", words.join(OsStr::new(" ")).to_string_lossy());
@@ -59,13 +101,11 @@ pub fn start(args: &Args, kernel: &Kernel, initrd: &File, shares: &[PathBuf]) ->
         .stdout(Stdio::null())
         .spawn()
         .context("cannot start setpriv")?;
-    if let Some(adapters) = &mut adapters {
-        adapters.given();
-    }
+    drop((theirs, link));
     for stream in [&out, &err, &report, &console] {
         stream.set_nonblocking(true)?;
     }
-    Ok(Guest { qemu, out, err, report, console, adapters })
+    Ok(Guest { qemu, out, err, report, console, seat: *seat })
 }
 
 /// Lets a program started from here have this descriptor, under the same number.

@@ -1,9 +1,10 @@
-//! Carries the guest's output to this process's own streams, until the command has ended or has to.
+//! Carries the guests' output to this process's own streams, until their commands have ended or have to.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -11,34 +12,30 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use crate::args::Seat;
+use crate::pair;
 use crate::qemu::Guest;
+use crate::report::{Outcome, Report};
 use crate::softcx::Adapters;
 
 /// How a run ended.
-pub struct Ended {
-    /// What became of the command.
-    pub outcome: Outcome,
-    /// The last of what the guest's kernel printed.
-    pub console: String,
-    /// Whether the guest got as far as starting the command.
-    pub begun: bool,
-    /// Whether the guest's driver left nothing behind on its adapters, if it had any.
+pub struct Run {
+    /// Each guest, in the order given.
+    pub ended: Vec<Ended>,
+    /// Whether the guests' drivers left nothing behind on their adapters, if they had any.
     pub clean: bool,
 }
 
-/// What became of the command.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It ended with this status.
-    Exited(u8),
-    /// The guest could not be set up, for this reason.
-    Failed(String),
-    /// The deadline came first.
-    TimedOut,
-    /// This process was told to stop.
-    Interrupted(u8),
-    /// The guest ended and left no word.
-    Vanished,
+/// How one guest ended.
+pub struct Ended {
+    /// Which one.
+    pub seat: Seat,
+    /// What became of its command.
+    pub outcome: Outcome,
+    /// The last of what its kernel printed.
+    pub console: String,
+    /// Whether it got as far as starting the command.
+    pub begun: bool,
 }
 
 /// A pipe takes this much without blocking when it says that it takes anything (PIPE_BUF).
@@ -48,15 +45,17 @@ const CONSOLE: usize = 8192;
 /// How long the last output may wait for its reader once the deadline is past.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Runs until the command's outcome is known and its output delivered. The guest is gone when this returns.
-pub fn run(mut guest: Guest, deadline: Instant, verbose: bool) -> Result<Ended> {
+/// Runs until every command's outcome is known and its output delivered. The guests are gone when this returns.
+pub fn run(mut guests: Vec<Guest>, adapters: Option<Adapters>, deadline: Instant, verbose: bool) -> Result<Run> {
     let signals = stop_signals().context("cannot watch for signals")?;
-    let result = carry(&mut guest, &signals, deadline, verbose);
-    // Both fail only if it has ended already.
-    let _ = guest.qemu.kill();
-    let _ = guest.qemu.wait();
-    let clean = guest.adapters.map_or(Ok(true), Adapters::end)?;
-    result.map(|ended| Ended { clean, ..ended })
+    let result = carry(&mut guests, &signals, deadline, verbose);
+    for guest in &mut guests {
+        // Both fail only if it has ended already.
+        let _ = guest.qemu.kill();
+        let _ = guest.qemu.wait();
+    }
+    let clean = adapters.map_or(Ok(true), Adapters::end)?;
+    Ok(Run { ended: result?, clean })
 }
 
 /// A descriptor that reads the signals which end this process, and no longer do so by themselves.
@@ -69,78 +68,151 @@ fn stop_signals() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 
-fn carry(guest: &mut Guest, signals: &SignalFd, mut deadline: Instant, verbose: bool) -> Result<Ended> {
-    let mut out = Stream::new(&guest.out, std::io::stdout().as_fd())?;
-    let mut err = Stream::new(&guest.err, std::io::stderr().as_fd())?;
-    let mut report = Text::new(&guest.report);
-    let mut console = Text::new(&guest.console);
-    let mut outcome = None;
-
-    while outcome.is_none() || !out.is_done() || !err.is_done() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            if outcome.is_some() {
+fn carry(guests: &mut [Guest], signals: &SignalFd, mut deadline: Instant, verbose: bool) -> Result<Vec<Ended>> {
+    let mut all = guests.iter_mut().map(Carried::new).collect::<Result<Vec<_>>>()?;
+    while !all.iter().all(Carried::is_done) {
+        let now = Instant::now();
+        let mut look_again = deadline;
+        if now >= deadline {
+            if all.iter().all(|guest| guest.outcome.is_some()) {
                 break;
             }
-            outcome = Some(Outcome::TimedOut);
-            guest.qemu.kill()?;
-            deadline = Instant::now() + GRACE;
+            for guest in &mut all {
+                guest.stop(Outcome::TimedOut)?;
+            }
+            deadline = now + GRACE;
             continue;
         }
+        if let [server, client] = &mut all[..] {
+            look_again = pair::conduct(server, client, now)?.map_or(deadline, |due| due.min(deadline));
+        }
         let mut waits = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
-        waits.extend([out.wait(), err.wait(), report.wait(), console.wait()].into_iter().flatten());
+        for guest in &all {
+            let Carried { out, err, report, console, .. } = guest;
+            waits.extend([out.wait(), err.wait(), report.wait(), console.wait()].into_iter().flatten());
+        }
+        let left = look_again.saturating_duration_since(now);
         match poll(&mut waits, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(error) => return Err(error).context("cannot wait for the guest"),
         }
 
-        if let Some(signal) = signals.read_signal()? {
-            outcome = Some(Outcome::Interrupted(signal.ssi_signo as u8));
+        let mut interrupted = signals.read_signal()?.map(|signal| signal.ssi_signo as u8);
+        for guest in &mut all {
+            match guest.carry(verbose) {
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                    interrupted = interrupted.or(Some(Signal::SIGPIPE as u8));
+                }
+                result => result.context("cannot pass the command's output on")?,
+            }
+        }
+        if let Some(signal) = interrupted {
+            for guest in &mut all {
+                guest.outcome = Some(Outcome::Interrupted(signal));
+            }
             break;
         }
-        match out.carry().and_then(|()| err.carry()) {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
-                outcome = Some(Outcome::Interrupted(Signal::SIGPIPE as u8));
-                break;
-            }
-            result => result.context("cannot pass the command's output on")?,
+    }
+    Ok(all.into_iter().map(Carried::ended).collect())
+}
+
+/// A guest, while it runs.
+pub struct Carried<'a> {
+    seat: Seat,
+    qemu: &'a mut Child,
+    out: Stream<'a>,
+    err: Stream<'a>,
+    report: Text<'a>,
+    console: Text<'a>,
+    outcome: Option<Outcome>,
+    /// When it ended, if its command did not succeed.
+    failed: Option<Instant>,
+    /// When it was told to start its command, if it is one of a pair.
+    told: Option<Instant>,
+}
+
+impl<'a> Carried<'a> {
+    fn new(guest: &'a mut Guest) -> Result<Self> {
+        let Guest { qemu, out, err, report, console, seat } = guest;
+        Ok(Carried {
+            seat: *seat,
+            qemu,
+            out: Stream::new(out, std::io::stdout().as_fd(), seat.name())?,
+            err: Stream::new(err, std::io::stderr().as_fd(), seat.name())?,
+            report: Text::new(report),
+            console: Text::new(console),
+            outcome: None,
+            failed: None,
+            told: None,
+        })
+    }
+
+    fn is_done(&self) -> bool {
+        self.outcome.is_some() && self.out.is_done() && self.err.is_done()
+    }
+
+    fn ended(self) -> Ended {
+        let Carried { seat, report, console, outcome, .. } = self;
+        let console = String::from_utf8_lossy(&console.bytes).replace('\r', "");
+        let begun = Report::read(&report.bytes).begun;
+        // Only an error ends the loop before there is one, and then nobody asks.
+        Ended { seat, outcome: outcome.unwrap_or(Outcome::Vanished), console, begun }
+    }
+
+    /// What it has reported so far.
+    pub fn report(&self) -> Report<'_> {
+        Report::read(&self.report.bytes)
+    }
+
+    /// What became of its command, once that is known.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// When its command did not succeed, if so.
+    pub fn failed(&self) -> Option<Instant> {
+        self.failed
+    }
+
+    /// When it was told to start its command, if it is one of a pair.
+    pub fn begun(&self) -> Option<Instant> {
+        self.told
+    }
+
+    /// Tells it, one of a pair, to start its command, unless it has been told or has ended.
+    pub fn begin(&mut self, now: Instant) {
+        if self.told.is_none() && self.outcome.is_none() {
+            self.told = Some(now);
+            // If it is gone, the end of its report says so.
+            let _ = self.report.from().write_all(b"\n");
         }
-        let printed = console.read()?;
+    }
+
+    /// Ends it, if it has not ended.
+    pub fn stop(&mut self, outcome: Outcome) -> io::Result<()> {
+        if self.outcome.is_none() {
+            self.failed = (outcome != Outcome::Exited(0)).then(Instant::now);
+            self.outcome = Some(outcome);
+            self.qemu.kill()?;
+        }
+        Ok(())
+    }
+
+    /// Passes on what is there, without waiting.
+    fn carry(&mut self, verbose: bool) -> io::Result<()> {
+        self.out.carry()?;
+        self.err.carry()?;
+        let printed = self.console.read()?;
         if verbose {
             eprint!("{}", String::from_utf8_lossy(printed).replace('\r', ""));
         }
-        console.keep_last(CONSOLE);
-        report.read()?;
-        if outcome.is_none() {
-            outcome = outcome_of(&report.bytes, report.open);
-            if outcome.is_some() {
-                // The command's output has left the guest by now: it is in the sockets.
-                guest.qemu.kill()?;
-            }
+        self.console.keep_last(CONSOLE);
+        self.report.read()?;
+        if let Some(outcome) = self.report().outcome(self.report.open) {
+            // The command's output has left the guest by now: it is in the sockets.
+            self.stop(outcome)?;
         }
-    }
-    let console = String::from_utf8_lossy(&console.bytes).replace('\r', "");
-    let begun = without_begin(&report.bytes).is_some();
-    Ok(Ended { outcome: outcome.expect("the loop ends with an outcome"), console, begun, clean: true })
-}
-
-/// The line that the guest reports before it starts the command.
-const BEGIN: &[u8] = b"begin\n";
-
-fn without_begin(report: &[u8]) -> Option<&[u8]> {
-    report.strip_prefix(BEGIN)
-}
-
-/// What the guest's report says, if it is complete.
-fn outcome_of(report: &[u8], open: bool) -> Option<Outcome> {
-    let text = String::from_utf8_lossy(without_begin(report).unwrap_or(report));
-    if let Some(status) = text.strip_prefix("exit ").and_then(|rest| rest.strip_suffix('\n')) {
-        return Some(status.parse().map_or(Outcome::Vanished, Outcome::Exited));
-    }
-    match text.strip_prefix("fail\n") {
-        _ if open => None,
-        Some(reason) => Some(Outcome::Failed(reason.trim_end().to_owned())),
-        None => Some(Outcome::Vanished),
+        Ok(())
     }
 }
 
@@ -148,16 +220,20 @@ fn outcome_of(report: &[u8], open: bool) -> Option<Outcome> {
 struct Stream<'a> {
     from: &'a UnixStream,
     to: File,
+    /// What to begin each line with.
+    label: Option<&'static str>,
+    /// The beginning of a line that is to have a label, and has no end yet.
+    line: Vec<u8>,
     /// Read but not written yet.
     pending: Vec<u8>,
     open: bool,
 }
 
 impl<'a> Stream<'a> {
-    fn new(from: &'a UnixStream, to: BorrowedFd<'_>) -> Result<Stream<'a>> {
+    fn new(from: &'a UnixStream, to: BorrowedFd<'_>, label: Option<&'static str>) -> Result<Stream<'a>> {
         // A descriptor without the standard library's buffer.
         let to = File::from(to.try_clone_to_owned().context("cannot use this process's output")?);
-        Ok(Stream { from, to, pending: Vec::new(), open: true })
+        Ok(Stream { from, to, label, line: Vec::new(), pending: Vec::new(), open: true })
     }
 
     fn is_done(&self) -> bool {
@@ -178,7 +254,11 @@ impl<'a> Stream<'a> {
     /// Passes at most one chunk on, without waiting: a slow reader must not keep a signal or the deadline from being seen.
     fn carry(&mut self) -> io::Result<()> {
         if self.pending.is_empty() && self.open {
-            self.open = read_available(self.from, &mut self.pending, CHUNK)?;
+            let to = if self.label.is_none() { &mut self.pending } else { &mut self.line };
+            self.open = read_available(self.from, to, CHUNK)?;
+            if let Some(label) = self.label {
+                label_lines(label, &mut self.line, &mut self.pending, !self.open);
+            }
         }
         if self.pending.is_empty() {
             return Ok(());
@@ -187,10 +267,28 @@ impl<'a> Stream<'a> {
         if poll(&mut writable, PollTimeout::ZERO)? == 0 {
             return Ok(());
         }
-        let written = self.to.write(&self.pending)?;
+        let mut chunk = &self.pending[..self.pending.len().min(CHUNK)];
+        if let (Some(_), Some(end)) = (self.label, chunk.iter().rposition(|byte| *byte == b'\n')) {
+            // Another guest's lines may come next.
+            chunk = &chunk[..=end];
+        }
+        let written = self.to.write(chunk)?;
         self.pending.drain(..written);
         Ok(())
     }
+}
+
+/// Moves whole lines, each with its label; at the end of the stream, and if one is too long, also what is left.
+fn label_lines(label: &str, line: &mut Vec<u8>, to: &mut Vec<u8>, ended: bool) {
+    let whole = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let rest = line.split_off(if ended || line.len() > 4 * CHUNK { line.len() } else { whole });
+    for line in line.split_inclusive(|byte| *byte == b'\n') {
+        to.extend([label.as_bytes(), b": ", line].concat());
+        if !line.ends_with(b"\n") {
+            to.push(b'\n');
+        }
+    }
+    *line = rest;
 }
 
 /// Text from the guest that this process keeps.
@@ -203,6 +301,10 @@ struct Text<'a> {
 impl<'a> Text<'a> {
     fn new(from: &'a UnixStream) -> Text<'a> {
         Text { from, bytes: Vec::new(), open: true }
+    }
+
+    fn from(&self) -> &'a UnixStream {
+        self.from
     }
 
     fn wait(&self) -> Option<PollFd<'_>> {
@@ -242,25 +344,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_counts_when_it_is_complete() {
-        assert_eq!(outcome_of(b"", true), None);
-        assert_eq!(outcome_of(b"exit 1", true), None);
-        assert_eq!(outcome_of(b"begin\nexit 12\n", true), Some(Outcome::Exited(12)));
-        assert_eq!(outcome_of(b"begin\n", true), None);
-        assert_eq!(outcome_of(b"begin\n", false), Some(Outcome::Vanished));
-        assert_eq!(outcome_of(b"begin\nfail\nit hangs\n", false), Some(Outcome::Failed("it hangs".to_owned())));
-        assert_eq!(outcome_of(b"fail\nno link", true), None);
-        assert_eq!(outcome_of(b"fail\nno link\n", false), Some(Outcome::Failed("no link".to_owned())));
-        assert_eq!(outcome_of(b"", false), Some(Outcome::Vanished));
-        assert_eq!(outcome_of(b"exit 1", false), Some(Outcome::Vanished));
-    }
-
-    #[test]
     fn a_stream_passes_bytes_and_its_end_on_and_never_waits_for_its_reader() {
         let (mut guest, from) = UnixStream::pair().unwrap();
         let (mut reader, to) = std::io::pipe().unwrap();
         from.set_nonblocking(true).unwrap();
-        let mut stream = Stream::new(&from, to.as_fd()).unwrap();
+        let mut stream = Stream::new(&from, to.as_fd(), None).unwrap();
         drop(to);
         let sent: Vec<u8> = (0..100_000_u32).map(|n| (n * 7) as u8).collect();
         guest.write_all(&sent).unwrap();
@@ -275,5 +363,27 @@ mod tests {
         drop(stream);
         reader.read_to_end(&mut received).unwrap();
         assert!(received == sent);
+    }
+
+    #[test]
+    fn lines_with_labels_stay_whole() {
+        let (mut guest, from) = UnixStream::pair().unwrap();
+        let (mut reader, to) = std::io::pipe().unwrap();
+        from.set_nonblocking(true).unwrap();
+        let mut stream = Stream::new(&from, to.as_fd(), Some("server")).unwrap();
+        drop(to);
+        guest.write_all(b"one\ntw").unwrap();
+        stream.carry().unwrap();
+        let mut first = [0; 12];
+        reader.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"server: one\n");
+        guest.write_all(b"o\n\nthree").unwrap();
+        drop(guest);
+        (0..10).for_each(|_| stream.carry().unwrap());
+        assert!(stream.is_done());
+        drop(stream);
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "server: two\nserver: \nserver: three\n");
     }
 }

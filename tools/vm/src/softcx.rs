@@ -19,48 +19,71 @@ pub fn run_if_asked() -> Option<ExitCode> {
     (args.peek()? == PROCESS).then(|| softcx_pci::run(args))
 }
 
-/// The adapters of a guest.
+/// The adapters of a run's guests, all on one fabric.
 pub struct Adapters {
     process: Child,
-    /// QEMU's ends: one for each adapter, and the one for interrupts.
-    ends: Option<(Vec<UnixStream>, UnixStream)>,
+    /// Of the guests that are not started yet, the next one last.
+    ends: Vec<Ends>,
+}
+
+/// QEMU's ends of one guest's sockets: one for each adapter, and the one for interrupts.
+pub struct Ends {
+    devices: Vec<UnixStream>,
+    interrupts: UnixStream,
 }
 
 impl Adapters {
-    /// Starts the adapters that the arguments want; `None` if they want none.
-    pub fn start(args: &Args) -> Result<Option<Adapters>> {
+    /// Starts the adapters that the arguments want, for each guest; `None` if they want none.
+    pub fn start(args: &Args, guests: usize) -> Result<Option<Adapters>> {
         let count = args.device.adapters();
         if count == 0 {
             return Ok(None);
         }
-        let pairs = (0..=count).map(|_| UnixStream::pair()).collect::<Result<Vec<_>, _>>()?;
-        let (mut ours, mut ends): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-        let interrupts = ours.pop().context("there is a socket for interrupts")?;
-        let interrupts_end = ends.pop().context("there is a socket for interrupts")?;
-        let mut words: Vec<OsString> = vec![PROCESS.into(), "--interrupts".into()];
-        words.push(interrupts.as_raw_fd().to_string().into());
-        for stream in &ours {
-            words.extend(["--device".into(), stream.as_raw_fd().to_string().into()]);
+        let mut words: Vec<OsString> = vec![PROCESS.into()];
+        let mut ours = vec![];
+        let mut socket = |option: &str| -> Result<UnixStream> {
+            let (one, other) = UnixStream::pair()?;
+            inherit(one.as_fd())?;
+            words.extend([option.into(), one.as_raw_fd().to_string().into()]);
+            ours.push(one);
+            Ok(other)
+        };
+        let mut ends = vec![];
+        for _ in 0..guests {
+            let devices = (0..count).map(|_| socket("--device")).collect::<Result<_>>()?;
+            ends.push(Ends { devices, interrupts: socket("--interrupts")? });
         }
+        ends.reverse();
         for (option, path) in [("--log", &args.device_log), ("--record", &args.device_record)] {
             words.extend(path.iter().flat_map(|path| [option.into(), path.into()]));
         }
         if args.blue_flame {
             words.push("--blue-flame".into());
         }
-        for stream in ours.iter().chain([&interrupts]) {
-            inherit(stream.as_fd())?;
-        }
         let executable = std::env::current_exe().context("cannot find this program's own file")?;
         let process = Command::new(executable).args(words).spawn().context("cannot start the adapters' process")?;
-        Ok(Some(Adapters { process, ends: Some((ends, interrupts_end)) }))
+        Ok(Some(Adapters { process, ends }))
     }
 
-    /// QEMU's options for the adapters. Its ends of the sockets are inherited by what is started next.
+    /// QEMU's ends of the next guest.
+    pub fn next_guest(&mut self) -> Result<Ends> {
+        self.ends.pop().context("there are adapters for fewer guests")
+    }
+
+    /// Waits for the end of the process, which comes when QEMU is gone. True if the driver left nothing behind.
+    pub fn end(mut self) -> Result<bool> {
+        self.ends.clear();
+        let status = self.process.wait().context("cannot wait for the adapters' process")?;
+        Ok(status.success())
+    }
+}
+
+impl Ends {
+    /// QEMU's options for the adapters. The ends are inherited by what is started next.
     pub fn options(&self) -> Result<Vec<OsString>> {
-        let (ends, interrupts) = self.ends.as_ref().context("QEMU has been started already")?;
+        let Ends { devices, interrupts } = self;
         let mut words: Vec<OsString> = vec![];
-        for (number, end) in ends.iter().enumerate() {
+        for (number, end) in devices.iter().enumerate() {
             inherit(end.as_fd())?;
             let option = format!("x-pci-proxy-dev,fd={},id=softcx{number}", end.as_raw_fd());
             words.extend(["-device".into(), option.into()]);
@@ -69,17 +92,5 @@ impl Adapters {
         words.extend(["-chardev".into(), format!("socket,id=interrupts,fd={}", interrupts.as_raw_fd()).into()]);
         words.extend(["-object", "qtest,id=qtest,chardev=interrupts,log=none"].map(OsString::from));
         Ok(words)
-    }
-
-    /// QEMU has its ends. Without this the adapters would not see that it is gone.
-    pub fn given(&mut self) {
-        self.ends = None;
-    }
-
-    /// Waits for the end of the process, which comes when QEMU is gone. True if the driver left nothing behind.
-    pub fn end(mut self) -> Result<bool> {
-        self.ends = None;
-        let status = self.process.wait().context("cannot wait for the adapters' process")?;
-        Ok(status.success())
     }
 }

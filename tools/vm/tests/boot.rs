@@ -14,9 +14,18 @@ static MACHINE: Mutex<()> = Mutex::new(());
 const BOTH: [&str; 2] = ["6.1", "6.12"];
 
 fn vm(options: &[&str], command: &str) -> Output {
+    run(&[options, &["--", command]].concat())
+}
+
+/// Two guests, and the command of each.
+fn pair(options: &[&str], server: &str, client: &str) -> Output {
+    run(&[&["--pair"], options, &["--", server, "--", client]].concat())
+}
+
+fn run(words: &[&str]) -> Output {
     let _one = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let output = Command::new(env!("CARGO_BIN_EXE_vm")).args(options).args(["--", command]).output().unwrap();
-    println!("vm {options:?} -- {command}\n{}", output.status);
+    let output = Command::new(env!("CARGO_BIN_EXE_vm")).args(words).output().unwrap();
+    println!("vm {words:?}\n{}", output.status);
     println!("stdout: {}\nstderr: {}", text(&output.stdout), text(&output.stderr));
     output
 }
@@ -202,9 +211,54 @@ fn adapters_are_driven_by_the_kernel_and_what_passes_is_recorded() {
 #[test]
 #[ignore = "boots guests"]
 fn a_warning_of_the_kernel_fails_the_run() {
-    let output = vm(&["--device", "softcx"], "echo 'WARNING: a test' >/dev/kmsg");
+    // Of level 3 (an error) in the driver's name, and a warning of anybody's.
+    let command = "echo '<3>mlx5_core: a test of errors' >/dev/kmsg; echo 'WARNING: a test' >/dev/kmsg";
+    let output = vm(&["--device", "softcx", "--allow-log", "another test"], command);
     assert_eq!(output.status.code(), Some(125));
-    assert!(text(&output.stderr).contains("WARNING: a test"));
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("WARNING: a test") && stderr.contains("mlx5_core: a test of errors"), "{stderr}");
+    let allowed = ["--device", "softcx", "--allow-log", "a test of err", "--allow-log", "^.*WARNING: a (test|try)$"];
+    assert_eq!(vm(&allowed, command).status.code(), Some(0));
+}
+
+#[test]
+#[ignore = "boots guests"]
+fn a_pair_shares_a_fabric_and_a_link() {
+    for kernel in BOTH {
+        let client = "cat /sys/class/infiniband/mlx5_0/ports/1/lid; hostname; ibv_rc_pingpong -d mlx5_0 -n 50 server";
+        let server = "hostname >&2; ibv_rc_pingpong -d mlx5_0 -n 50";
+        let output = pair(&["--kernel", kernel, "--device", "softcx"], server, client);
+        assert_eq!(output.status.code(), Some(0));
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        for line in ["client: 0x2", "client: client", "client: 50 iters in", "server: 50 iters in"] {
+            assert!(stdout.lines().any(|l| l.starts_with(line)), "{line:?} is not in {stdout}");
+        }
+        assert!(stdout.lines().all(|l| l.starts_with("client: ") || l.starts_with("server: ")), "{stdout}");
+        assert!(stderr.contains("server: server\n"), "{stderr}");
+        for guest in [1, 2] {
+            assert!(stderr.contains(&format!("guest {guest}'s mlx5_0: no objects left")), "{stderr}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "boots guests"]
+fn a_pair_ends_together() {
+    // The client never begins; it is stopped after its time; it fails by itself; it leaves the server alone.
+    for (server, client, status, least, most) in [
+        ("echo done; exit 3", "echo begun", 3, 0, 8),
+        ("(sleep 999 | cat) & sleep 22; exit 4", "sleep 999", 4, 30, 50),
+        ("sleep 999", "exit 5", 5, 28, 50),
+        ("exit 0", "exit 0", 0, 0, 8),
+    ] {
+        let begin = Instant::now();
+        let output = pair(&["--timeout", "150"], server, client);
+        let boots = Duration::from_secs(40);
+        assert_eq!(output.status.code(), Some(status), "{server} and {client}");
+        let took = begin.elapsed();
+        assert!(took > Duration::from_secs(least) && took < Duration::from_secs(most) + boots, "{took:?}");
+        assert!(!text(&output.stdout).contains("begun"), "the client began although the server had failed");
+    }
 }
 
 #[test]

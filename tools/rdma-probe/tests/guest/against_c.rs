@@ -1,7 +1,7 @@
 //! rdma-probe and the C pingpongs, in both roles.
 
 use crate::Test;
-use crate::support::{Device, Ended, Run, fresh_port, same, until_listening};
+use crate::support::{Device, Ended, Run, fresh_port, same, skip, until_listening};
 
 pub const TESTS: &[Test] = &[
     ("against_c::all_sizes_as_client", |d| all_sizes(d, Role::Client, &[], &[])),
@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = &[
     ("against_c::ud", |d| transport(d, "ud")),
     ("against_c::srq", |d| transport(d, "srq")),
     ("against_c::srq_of_other_widths", srq_widths),
+    ("against_c::by_gid_on_infiniband", by_gid_on_infiniband),
 ];
 
 const SIZES: [(&str, u64); 6] = [("1", 100), ("64", 100), ("1024", 100), ("4096", 100), ("65536", 30), ("1048576", 5)];
@@ -89,12 +90,27 @@ fn srq_widths(device: &Device) {
         }
     }
     let port = fresh_port();
-    let mut c = Run::start_c("srq", ["-d", &device.name, "-g", &device.gid_index, "-p", &port, "-q", "4"]);
+    let mut c = Run::start_c("srq", [&device.for_c()[..], &["-p", &port, "-q", "4"]].concat());
     until_listening(&port);
     Run::probe(["ping", "-t", "srq", "-d", &device.name, "-p", &port, "127.0.0.1"])
         .expect_failure(5, &["the peer has 4 queue pairs, this end 16", "--num-qp"]);
     c.kill();
     c.end();
+}
+
+/// The C tool of either role with a GID, and with none; this one told a GID, and not.
+fn by_gid_on_infiniband(device: &Device) {
+    if !device.is_infiniband {
+        skip("on Ethernet there is no other way than by GID");
+    }
+    let gid = ["-g", device.gid_index.as_str()];
+    let n = ["-n", "100"];
+    for transport in ["rc", "uc", "ud", "srq"] {
+        ping_over(transport, device, Role::Client, &[&n[..], &gid].concat(), &[&n[..], &gid].concat(), 100);
+        ping_over(transport, device, Role::Client, &n, &[&n[..], &gid].concat(), 100);
+        ping_over(transport, device, Role::Server, &n, &[&n[..], &gid].concat(), 100);
+        ping_over(transport, device, Role::Server, &[&n[..], &gid].concat(), &n, 100);
+    }
 }
 
 fn ping(device: &Device, role: Role, ours: &[&str], theirs: &[&str], iterations: u64) {
@@ -105,7 +121,7 @@ fn ping(device: &Device, role: Role, ours: &[&str], theirs: &[&str], iterations:
 fn ping_over(transport: &str, device: &Device, role: Role, ours: &[&str], theirs: &[&str], iterations: u64) {
     let port = fresh_port();
     let here = ["ping", "--json", "-d", &device.name, "-p", &port, "--transport", transport];
-    let there = ["-d", &device.name, "-g", &device.gid_index, "-p", &port];
+    let there = [&device.for_c()[..], &["-p", &port]].concat();
     let (probe, c) = match role {
         Role::Client => {
             let c = Run::start_c(transport, [&there[..], theirs].concat());

@@ -244,7 +244,7 @@ fn other_transport_in_c(device: &Device) {
     for ours in TRANSPORTS {
         for theirs in TRANSPORTS.into_iter().filter(|t| *t != ours) {
             let port = fresh_port();
-            let mut c = Run::start_c(theirs, ["-d", &device.name, "-g", &device.gid_index, "-p", &port, "-s", "64"]);
+            let mut c = Run::start_c(theirs, [&device.for_c()[..], &["-p", &port, "-s", "64"]].concat());
             until_listening(&port);
             let name = device.name.as_str();
             let probe =

@@ -19,16 +19,26 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 #[derive(Clone, Debug)]
 pub struct Device {
     pub name: String,
-    /// The GID that rdma-probe chooses; the C tools have to be told.
+    /// The GID that rdma-probe chooses where it has to; the C tools have to be told.
     pub gid_index: String,
+    /// Ends reach each other by LID alone, unless they are told a GID.
+    pub is_infiniband: bool,
 }
 
 impl Device {
     pub fn from_env() -> Option<Self> {
         let name = std::env::var("IRONVERBS_TEST_DEVICE").ok().filter(|name| !name.is_empty())?;
         let gids = Run::probe(["gids", name.as_str(), "--json"]).json();
-        let index = gids["result"]["tables"][0]["chosen_index"].as_u64().expect("the device has a GID");
-        Some(Self { name, gid_index: index.to_string() })
+        let table = &gids["result"]["tables"][0];
+        let index = table["chosen_index"].as_u64().expect("the device has a GID");
+        let is_infiniband = table["link_layer"] == "InfiniBand";
+        Some(Self { name, gid_index: index.to_string(), is_infiniband })
+    }
+
+    /// What a C tool has to be told about the device.
+    pub fn for_c(&self) -> Vec<&str> {
+        let gid = ["-g", self.gid_index.as_str()];
+        [&["-d", &self.name][..], if self.is_infiniband { &[] } else { &gid }].concat()
     }
 }
 

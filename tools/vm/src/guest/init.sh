@@ -2,14 +2,16 @@
 # Process 1 of the guest: mounts the host's root, sets the devices up, runs the command, reports its exit status.
 #
 # Runs in the initial RAM disk with busybox alone. Beside it lie the files that this run's arguments decided:
-#   /job/config    shell variables: VM_DEVICE VM_MTU VM_ADAPTERS VM_UID VM_MODULES
+#   /job/config    shell variables: VM_DEVICE VM_MTU VM_ADAPTERS VM_SEAT VM_UID VM_MODULES
 #   /job/shares    the host directories to mount read-write, one a line (9p tags share0, share1, …)
 #   /job/command   the script to run in the host's root
 #   /job/device    the script that creates the RDMA devices there
 #   /job/unload    the script that unloads their driver and looks at the kernel's log
+#   /job/allowed   what that log may hold all the same, an extended regular expression a line
 #   /job/early     the modules to insert, one file a line, each after those it needs
 #
-# The three virtio ports carry stdout, stderr and the report ("exit N", or "fail" and the reason).
+# The three virtio ports carry stdout, stderr and the report, a line each: "begin", then "exit N", or "fail" and the reason. One of a
+# pair says "ready" first and waits for a line, and the server says "listening" in between.
 export PATH=/bin
 OUT=/dev/vport0p1 ERR=/dev/vport0p2 REPORT=/dev/vport0p3 ROOT=/mnt/root
 
@@ -32,6 +34,16 @@ end_leftovers() {
         fi
     done
     [ -z "$left" ]
+}
+
+# Whether a program of the guest listens on a TCP port.
+listens() {
+    for table in /proc/net/tcp /proc/net/tcp6; do
+        while read -r _ _ _ state _; do
+            [ "$state" = 0A ] && return 0
+        done <$table
+    done
+    return 1
 }
 
 mount -t proc proc /proc
@@ -80,10 +92,15 @@ while IFS= read -r share; do
 done </job/shares
 
 mkdir -p $ROOT/run/vm/home
-cp /job/command /job/device /job/unload $ROOT/run/vm/
+cp /job/command /job/device /job/unload /job/allowed $ROOT/run/vm/
 chown "$VM_UID:$VM_UID" $ROOT/run/vm/home
-hostname vm
+hostname "${VM_SEAT:-vm}"
 ip link set lo up
+if [ -n "$VM_SEAT" ]; then
+    case $VM_SEAT in server) number=1 ;; *) number=2 ;; esac
+    ip link set eth0 up && ip addr add 10.9.10.$number/24 dev eth0 || fail "there is no link between the guests"
+    printf '10.9.10.1 server\n10.9.10.2 client\n' >>$ROOT/etc/hosts
+fi
 
 if [ "$VM_DEVICE" != none ]; then
     chroot $ROOT /bin/sh /run/vm/device "$VM_DEVICE" "$VM_MTU" "$VM_ADAPTERS" </dev/null >/job/log 2>&1 ||
@@ -98,9 +115,27 @@ copiers=$!
 cat /job/err >$ERR &
 copiers="$copiers $!"
 
+if [ -n "$VM_SEAT" ]; then
+    # One descriptor for both ways: what comes in while a port is closed is lost.
+    exec 3<>$REPORT
+    echo ready >&3
+    read -r _ <&3
+    exec 3>&-
+fi
+
 echo begin >$REPORT
+watcher=
+if [ "$VM_SEAT" = server ]; then
+    { until listens; do usleep 50000; done; echo listening >$REPORT; } &
+    watcher=$!
+fi
 setsid chroot $ROOT /bin/sh /run/vm/command </dev/null >/job/out 2>/job/err
 status=$?
+if [ -n "$watcher" ]; then
+    # Two cannot have the port open.
+    kill $watcher 2>/dev/null
+    wait $watcher
+fi
 
 # What the command left running would hold the pipes open.
 tries=0
