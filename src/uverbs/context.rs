@@ -11,6 +11,7 @@ use super::kernel::{Form, Kernel, Native};
 use super::object::{Leak, ObjectKind};
 use super::shutdown::Closing;
 use super::sys::Cdev;
+use super::types::PortNum;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -132,9 +133,10 @@ impl Ucontext {
         self.leaks.lock().unwrap_or_else(PoisonError::into_inner).push(leak);
     }
 
-    /// Whether the kernel has taken the device away from this file. Asks the kernel alone, not the driver.
+    /// Whether the kernel has taken the device away from this file. Asks for what the kernel knows without the driver, but no longer
+    /// answers then.
     pub fn is_disconnected(&self) -> bool {
-        matches!(self.info_handles(ObjectKind::Pd), Err(Error::DeviceGone { .. }))
+        matches!(self.query_gid(PortNum::ONE, 0), Err(Error::DeviceGone { .. }))
     }
 
     /// The kernel's handles of all objects of one kind in this file, for leak checks; at most 16383.
