@@ -3,8 +3,8 @@
 
 use crate::adapter::{Adapter, LIMIT, all_until_gone, works};
 use crate::fixture::{Pair, SHORT, Setup, receives_may_be_late};
-use crate::harness::step;
-use crate::target::{Target, open_descriptors};
+use crate::harness::{descriptors_may_stay, step};
+use crate::target::Target;
 use crate::tests;
 use ironverbs::{AsyncEventType, Context, Error, ObjectKind, PollError, PostError, QpUpdate, Subject, WrFlags};
 use softcx::pci::Fault;
@@ -49,6 +49,7 @@ fn firmware_that_fails_for_good(target: &Target) {
 }
 
 fn driver_unbound_again_and_again(target: &Target) {
+    descriptors_may_stay();
     let adapter = Adapter::of(target);
     for round in 0..5 {
         step(format!("round {round}"));
@@ -71,7 +72,8 @@ fn driver_unbound_again_and_again(target: &Target) {
 /// Work of every kind is under way, and somebody waits for it in every way there is. After `fail` all of them must end within
 /// `limit`.
 fn everybody_learns(target: &Target, limit: Duration, fail: impl FnOnce()) {
-    let descriptors = open_descriptors();
+    // A region that the kernel does not say to be free keeps its memory, and the context that it came from.
+    descriptors_may_stay();
     // Nothing completes: the sends find no receive, and ask again for ever.
     let own = Target { peer: target.device.clone(), ..target.clone() };
     let setup = Setup { channel: true, options: receives_may_be_late, ..Setup::default() };
@@ -163,7 +165,6 @@ fn everybody_learns(target: &Target, limit: Duration, fail: impl FnOnce()) {
         let leaks = context.leaks();
         assert!(leaks.iter().all(|leak| leak.kind == ObjectKind::Mr), "{leaks:?}");
     }
-    assert_eq!(open_descriptors(), descriptors);
 }
 
 /// A thread that waits with a pair, and says when it knows.

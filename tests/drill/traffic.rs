@@ -2,7 +2,7 @@
 
 use crate::adapter::{Adapter, LIMIT, all_until_gone, works};
 use crate::fixture::{Pair, Setup, Side};
-use crate::harness::step;
+use crate::harness::{descriptors_may_stay, step};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::{PollError, Pool, PostError, WrFlags};
@@ -19,6 +19,7 @@ tests! {
 }
 
 fn unbound_under_traffic(target: &Target) {
+    descriptors_may_stay();
     let adapter = Adapter::of(target);
     for round in 0..3 {
         step(format!("round {round}"));
@@ -32,6 +33,7 @@ fn unbound_under_traffic(target: &Target) {
 }
 
 fn firmware_fails_under_traffic(target: &Target) {
+    descriptors_may_stay();
     let adapter = Adapter::of(target);
     let players = players(target);
     adapter.make(Fault::Fatal);
@@ -109,6 +111,7 @@ fn play(mut side: Side, begins: bool, moves: &AtomicU64) -> PollError {
 
 /// A pool's memory stays with the device that went; the pool and what it gave out can go in any order.
 fn slots_under_way_when_the_device_goes(target: &Target) {
+    descriptors_may_stay();
     let adapter = Adapter::of(target);
     let own = Target { peer: target.device.clone(), ..target.clone() };
     let mut pair: Pair = Pair::new(&own, &Setup { channel: true, ..Setup::default() });
