@@ -17,8 +17,9 @@ const DOORBELL: &str = "ironverbs::uverbs::doorbell::SendDoorbell::ring_otherwis
 const ALARMED: &str = "::end_alarmed";
 
 /// What polling an mlx5 device may call: when a completion is a failure, is not of a queue that the poller knows already, is
-/// packed with others, or carries its message; and at the end of each half of the ring. All are cold.
-const CLOSER_LOOK: &[&str] = &["cq::CqB::read", "cq::CqB::turn", "pool::Slot::fill"];
+/// packed with others, or carries its message; and at the end of each half of the ring. All are cold. And what takes many
+/// completions at once: one call for a run of them.
+const CLOSER_LOOK: &[&str] = &["cq::CqB::read", "cq::CqB::turn", "cq::CqB::run", "pool::Slot::fill"];
 
 /// The end of a batch, which the compiler puts out of line where it has two providers' in it. Once a batch.
 const END_OF_BATCH: &str = "drop_in_placeironverbs::verbs::poll::Completions";

@@ -2,6 +2,7 @@
 
 pub mod atomic;
 pub mod barrier;
+pub mod branch;
 pub mod copy;
 pub mod detach;
 pub mod map;

@@ -70,7 +70,7 @@ impl<'cq> Cqe<'cq> {
         }
         Wc::from_kernel(match self.kind() {
             // A send tells nothing else.
-            opcode::REQ => verbs::Wc { byte_len: self.byte_len(), ..bare },
+            opcode::REQ => return Wc::of_send(self.wr_id, self.opcode, self.byte_len(), self.qpn()),
             kind => {
                 let word = self.imm_inval_pkey();
                 let (ex, flag) = match kind {
@@ -121,7 +121,13 @@ impl<'cq> Cqe<'cq> {
     /// Own queue pair. Always valid.
     #[inline(always)]
     pub fn qpn(self) -> u32 {
-        self.body.word::<{ offset_of!(Cqe64, sop_drop_qpn) }>() & 0xff_ffff
+        Self::qpn_of(self.body)
+    }
+
+    /// Own queue pair of an entry.
+    #[inline(always)]
+    pub(super) fn qpn_of(body: Body<'_>) -> u32 {
+        body.word::<{ offset_of!(Cqe64, sop_drop_qpn) }>() & 0xff_ffff
     }
 
     /// Always valid: a failure keeps what was asked for.

@@ -60,7 +60,7 @@ pub struct CqParts {
     pub ring: CqRing,
     /// The device's number of it.
     pub cqn: u32,
-    pub record: Arc<DoorbellRecord>,
+    pub record: DoorbellRecord,
     /// Where it is armed.
     pub uar: Arc<UarPage>,
     /// Whether it asked for compressed entries.
@@ -85,7 +85,7 @@ pub struct Cq<B = Cpu> {
     /// Completions of queues that are gone.
     disowned: u64,
     cqn: u32,
-    record: Arc<DoorbellRecord>,
+    record: DoorbellRecord,
     uar: Arc<UarPage>,
     bus: B,
 }
@@ -396,6 +396,7 @@ fn resolve(routes: &Routes<CqRing>, body: Body<'_>, last: Last) -> Option<(u64, 
 }
 
 mod open;
+mod run;
 pub use open::OpenCq;
 
 #[cfg(all(test, not(loom)))]

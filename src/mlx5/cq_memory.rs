@@ -260,9 +260,20 @@ impl Place {
     /// Number of the answer that belongs there.
     #[inline(always)]
     pub fn ci(&self) -> u32 {
-        let left = (self.stop.addr() - self.body.addr()) >> self.log2_entry_bytes;
         // At most half a ring.
-        self.stop_ci.wrapping_sub(left as u32)
+        self.stop_ci.wrapping_sub(self.left() as u32)
+    }
+
+    /// Entries of this half of the ring from here on: at least one, until the last one is passed.
+    #[inline(always)]
+    pub fn left(&self) -> usize {
+        (self.stop.addr() - self.body.addr()) >> self.log2_entry_bytes
+    }
+
+    /// How many entries it is beyond another place in the same half of the ring.
+    #[inline(always)]
+    pub fn beyond(&self, other: &Self) -> usize {
+        (self.body.addr() - other.body.addr()) >> other.log2_entry_bytes
     }
 
     /// Goes on to the next entry. `false` at the end of each half of the ring: then the place must be asked for again.
@@ -270,6 +281,12 @@ impl Place {
     pub fn pass(&mut self) -> bool {
         self.body = self.body.wrapping_add(self.entry_bytes);
         self.body != self.stop
+    }
+
+    /// Goes back to the entry that was passed last.
+    #[inline(always)]
+    pub fn back(&mut self) {
+        self.body = self.body.wrapping_sub(self.entry_bytes);
     }
 
     /// Goes where another place is, in the same half of the ring.
@@ -329,6 +346,12 @@ impl Body<'_> {
             chunk.copy_from_slice(&word.to_ne_bytes());
         }
         bytes
+    }
+
+    /// Those same bytes as they lie in memory.
+    #[inline(always)]
+    pub fn uidx_be(self) -> u32 {
+        self.uidx_word().to_be()
     }
 
     /// The user index that it names, with whatever is in the 8 bits beside it: mostly nothing.

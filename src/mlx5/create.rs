@@ -77,7 +77,7 @@ pub struct NewCq {
 pub struct CqPlan {
     layout: CqLayout,
     ring: CqRing,
-    record: Arc<DoorbellRecord>,
+    record: DoorbellRecord,
     pub request: abi::CreateCq,
     compressed: bool,
 }
@@ -94,7 +94,7 @@ impl CqPlan {
         };
         let no_memory = |errno| Error::kernel(Verb::CreateCq, errno);
         let ring = CqRing::new(layout).map_err(no_memory)?;
-        let record = Arc::new(context.records().alloc().map_err(no_memory)?);
+        let record = context.records().alloc().map_err(no_memory)?;
         // Other than what a first arming stores, so that the device sees that one also where another doorbell hides it.
         record.store(Word::ARM, 2 << 28);
         let real_time = if real_time { abi::create_cq_flags::REAL_TIME_TS } else { 0 };
@@ -183,7 +183,7 @@ pub struct QpPlan {
     rq: RqLayout,
     sig_all: bool,
     memory: Option<Arc<Mapping>>,
-    record: Arc<DoorbellRecord>,
+    record: DoorbellRecord,
     register: SendRegister,
     sends: (Arc<SqShared>, Home),
     receives: Option<(Receives, Home)>,
@@ -214,7 +214,7 @@ impl QpPlan {
         let no_memory = |errno| Error::kernel(Verb::CreateQp, errno);
         let bytes = rq.bytes() + sq.bytes();
         let memory = if bytes > 0 { Some(Arc::new(pages(bytes).map_err(no_memory)?)) } else { None };
-        let record = Arc::new(context.records().alloc().map_err(no_memory)?);
+        let record = context.records().alloc().map_err(no_memory)?;
         let register = if sq.blocks > 0 { context.send_register() } else { context.shared_register() };
         let uidx = alloc_index(context, Verb::CreateQp)?;
         let home = |cq: &Arc<Mailbox<CqRing>>| Home { mailbox: Arc::clone(cq), uidx: Arc::clone(&uidx) };
@@ -311,7 +311,7 @@ pub struct NewSrq {
 pub struct SrqPlan {
     layout: SrqLayout,
     memory: Arc<Mapping>,
-    record: Arc<DoorbellRecord>,
+    record: DoorbellRecord,
     uidx: Arc<UserIndex>,
     pub request: abi::CreateSrq,
 }
@@ -321,7 +321,7 @@ impl SrqPlan {
         let layout = SrqLayout::new(max_wr, max_sge, &context.caps().limits)?;
         let no_memory = |errno| Error::kernel(Verb::CreateSrq, errno);
         let memory = Arc::new(pages(layout.bytes()).map_err(no_memory)?);
-        let record = Arc::new(context.records().alloc().map_err(no_memory)?);
+        let record = context.records().alloc().map_err(no_memory)?;
         let uidx = alloc_index(context, Verb::CreateSrq)?;
         let request = abi::CreateSrq {
             buf_addr: memory.as_ptr().expose_provenance() as u64,

@@ -47,15 +47,21 @@ struct Page {
     taken: Mutex<Box<[bool]>>,
 }
 
-/// One record, given back when dropped.
+/// One record. Clones are the same one, which is given back when the last of them is dropped.
+#[derive(Clone)]
 pub struct DoorbellRecord {
     /// Both words.
     words: NonNull<u8>,
-    page: Arc<Page>,
-    place: usize,
+    _place: Arc<Place>,
 }
 
-// SAFETY: `words` points into the page that moves along, and is only touched by atomic access.
+/// A place in a page, given back when dropped.
+struct Place {
+    page: Arc<Page>,
+    number: usize,
+}
+
+// SAFETY: `words` points into the page that `_place` keeps, and is only touched by atomic access.
 unsafe impl Send for DoorbellRecord {}
 // SAFETY: as above.
 unsafe impl Sync for DoorbellRecord {}
@@ -85,7 +91,7 @@ impl DoorbellRecord {
         taken[place] = true;
         // SAFETY: `place` is below the number of places, so the record's 8 bytes are inside the page.
         let words = NonNull::new(unsafe { page.memory.as_ptr().add(place * STRIDE) })?;
-        let record = Self { words, page: Arc::clone(page), place };
+        let record = Self { words, _place: Arc::new(Place { page: Arc::clone(page), number: place }) };
         record.store(Word::Receive, 0);
         record.store(Word::Send, 0);
         Some(record)
@@ -117,9 +123,9 @@ impl DoorbellRecord {
     }
 }
 
-impl Drop for DoorbellRecord {
+impl Drop for Place {
     fn drop(&mut self) {
-        self.page.taken.lock().unwrap_or_else(PoisonError::into_inner)[self.place] = false;
+        self.page.taken.lock().unwrap_or_else(PoisonError::into_inner)[self.number] = false;
     }
 }
 
@@ -164,6 +170,16 @@ mod tests {
         let again = pages.alloc().unwrap();
         assert_eq!((again.addr(), again.load(Word::Send)), (addr, 0));
         assert_ne!(second.addr(), addr);
+    }
+
+    #[test]
+    fn clones_are_one_record() {
+        let pages = DoorbellPages::default();
+        let record = pages.alloc().unwrap();
+        let clone = record.clone();
+        drop(record);
+        clone.store(Word::Send, 9);
+        assert_ne!(pages.alloc().unwrap().addr(), clone.addr(), "it is still taken");
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod cq_memory;
 mod cqe;
 mod create;
 mod dbrec;
+mod head;
 mod home;
 mod layout;
 mod mailbox;

@@ -19,7 +19,7 @@ pub struct Kept {
     pub memory: Option<Arc<Mapping>>,
     /// A completion queue's ring: whichever it has at the time.
     pub completions: Option<Arc<Mailbox<CqRing>>>,
-    pub record: Option<Arc<DoorbellRecord>>,
+    pub record: Option<DoorbellRecord>,
     /// Where its sends complete, and its receives: taken leave of when the object is gone.
     pub sends: Option<Home>,
     pub receives: Option<Home>,

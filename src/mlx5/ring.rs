@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::bus::Bus;
-use super::shadow::ONE;
+use super::head::Head;
 use super::wqe::{BB_BYTES, Chunk, DS_BYTES, INLINE, InlineHead};
 use crate::mem::map::Mapping;
 use std::marker::PhantomData;
@@ -21,8 +21,8 @@ pub struct Ring {
     base: NonNull<u8>,
     /// Bytes minus one.
     mask: usize,
-    /// Blocks minus one.
-    last_block: u32,
+    /// Offset of the last block.
+    last: u32,
     _memory: Arc<Mapping>,
 }
 
@@ -43,8 +43,7 @@ impl Ring {
         // SAFETY: in bounds, as just checked.
         let base = NonNull::new(unsafe { memory.as_ptr().add(offset) }).expect("memory is not at address 0");
         assert!(base.addr().get().is_multiple_of(BB_BYTES as usize), "a ring starts on a block");
-        let last_block = (bytes / BB_BYTES as usize - 1) as u32;
-        Self { base, mask: bytes - 1, last_block, _memory: memory }
+        Self { base, mask: bytes - 1, last: (bytes - BB_BYTES as usize) as u32, _memory: memory }
     }
 
     /// Bytes of the ring.
@@ -60,15 +59,14 @@ impl Ring {
     }
 
     /// Number of the last block: a mask of block numbers.
-    #[inline(always)]
     pub fn last_block(&self) -> u32 {
-        self.last_block
+        self.last / BB_BYTES
     }
 
     /// The ring, to be written without a look at where it is for each element.
     #[inline(always)]
     pub fn open(&mut self) -> OpenRing<'_> {
-        OpenRing { base: self.base, last: self.last_block * BB_BYTES, _ring: PhantomData }
+        OpenRing { base: self.base, last: self.last, _ring: PhantomData }
     }
 
     /// The block that starts at `offset`, a multiple of 64.
@@ -121,11 +119,11 @@ impl OpenRing<'_> {
         (self.last | (BB_BYTES - 1)) as usize
     }
 
-    /// Where the block is that `number`, times [`ONE`], stands for.
+    /// Where the block is that a queue has come to.
     #[inline(always)]
-    pub fn place(&self, number: u32) -> BlockPlace {
-        // One shift makes an offset of it; what is no whole block is masked away.
-        BlockPlace(number >> (ONE.ilog2() - BB_BYTES.ilog2()) & self.last)
+    pub fn place(&self, head: Head) -> BlockPlace {
+        // What is no whole block is masked away.
+        BlockPlace(head.about::<BB_BYTES>() & self.last)
     }
 
     /// A cursor on the block at a place of this ring.
@@ -136,11 +134,11 @@ impl OpenRing<'_> {
         Cursor { start: place.offset() & self.last as usize, ds: 0, starts_block: true, ring }
     }
 
-    /// The block that `number`, times [`ONE`], stands for.
+    /// The block that a queue has come to.
     #[inline(always)]
-    pub fn block(&self, number: u32) -> Block<'_> {
+    pub fn block(&self, head: Head) -> Block<'_> {
         // SAFETY: masked, so in bounds; ring and block are multiples of 64, so the whole block is.
-        let at = unsafe { self.base.as_ptr().add(self.place(number).offset()) };
+        let at = unsafe { self.base.as_ptr().add(self.place(head).offset()) };
         Block { at, _ring: PhantomData }
     }
 }

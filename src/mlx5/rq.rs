@@ -24,7 +24,7 @@ pub struct Rq<B = Cpu> {
     /// Receives that were done when it was last looked at.
     done: u32,
     shared: Arc<RqShared>,
-    record: Arc<DoorbellRecord>,
+    record: DoorbellRecord,
     home: Option<Home>,
     bus: B,
 }
@@ -33,7 +33,7 @@ pub struct Rq<B = Cpu> {
 pub struct RqParts {
     pub ring: Ring,
     pub layout: RqLayout,
-    pub record: Arc<DoorbellRecord>,
+    pub record: DoorbellRecord,
     pub shared: Arc<RqShared>,
     /// Where its completions are looked up; none in tests that have no such place.
     pub home: Option<Home>,

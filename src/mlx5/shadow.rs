@@ -21,6 +21,7 @@ use crate::uverbs::wr::WcOpcode;
 use crossbeam_utils::CachePadded;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// A power of two of entries, reached by masked indices.
 struct Masked<T> {
@@ -56,6 +57,35 @@ impl<T> Masked<T> {
     fn get(&self, index: u32) -> &T {
         // SAFETY: masked by the length minus one, a power of two: below the length. The entries live as long as `self`.
         unsafe { self.entries.cast::<T>().add((index & self.mask) as usize).as_ref() }
+    }
+}
+
+/// Of a send queue, as its poster keeps it: where the entries are is known without a look at who has them.
+pub struct Poster {
+    first: NonNull<Sent>,
+    shared: Arc<SqShared>,
+}
+
+// SAFETY: `first` points to what `shared`, which moves along, has for all threads.
+unsafe impl Send for Poster {}
+// SAFETY: as above.
+unsafe impl Sync for Poster {}
+
+impl Poster {
+    pub fn new(shared: Arc<SqShared>) -> Self {
+        Self { first: shared.entries.entries.cast(), shared }
+    }
+
+    /// What the poller has, too.
+    #[inline(always)]
+    pub fn shared(&self) -> &Arc<SqShared> {
+        &self.shared
+    }
+
+    /// A batch begins.
+    #[inline(always)]
+    pub fn open(&self) -> OpenSends<'_> {
+        OpenSends { first: self.first, _queue: PhantomData }
     }
 }
 
@@ -141,12 +171,6 @@ impl SqShared {
         self.entries.mask + 1
     }
 
-    /// Poster: a batch begins.
-    #[inline(always)]
-    pub fn open(&self) -> OpenSends<'_> {
-        OpenSends { first: self.entries.entries.cast(), _queue: PhantomData }
-    }
-
     /// As [`OpenSends::note`], by numbers of block and request, from 1 on, for tests.
     #[cfg(test)]
     pub fn note(&self, block: u32, wr_id: u64, number: u32, opcode: WcOpcode) {
@@ -167,6 +191,12 @@ impl SqShared {
     #[cfg(test)]
     pub fn outstanding(&self, posted: u32) -> u32 {
         posted.wrapping_sub(self.done()) / ONE
+    }
+
+    /// Poller: several completions of this queue, one after the other.
+    #[inline(always)]
+    pub fn run(&self) -> Run<'_> {
+        Run { queue: self, first: self.entries.entries.cast(), offsets: self.offsets }
     }
 
     /// Poller: the element that starts at `block` is done, and with it all before, signaled or not.
@@ -193,6 +223,55 @@ impl SqShared {
         let count_and_opcode = entry.count_and_opcode.load(Ordering::Relaxed);
         self.done.store(count_and_opcode, Ordering::Release);
         (wr_id, WcOpcode(count_and_opcode & 0xff))
+    }
+}
+
+/// Completions of one send queue: see [`SqShared::run`].
+pub struct Run<'a> {
+    queue: &'a SqShared,
+    first: NonNull<Sent>,
+    offsets: u32,
+}
+
+/// What was noted of an element.
+pub struct Noted {
+    wr_id: u64,
+    /// As [`Sent`] has it.
+    count_and_opcode: u32,
+}
+
+impl Noted {
+    #[inline(always)]
+    pub fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    /// What it completes as.
+    #[inline(always)]
+    pub fn opcode(&self) -> WcOpcode {
+        WcOpcode(self.count_and_opcode & 0xff)
+    }
+}
+
+impl Run<'_> {
+    /// What was noted of an element, which is given as to [`SqShared::complete_current`]. `None` if the queue is retired.
+    #[inline(always)]
+    pub fn current(&self, word: u32) -> Option<Noted> {
+        if self.queue.current.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        let offset = (word >> (16 - SENT_BYTES.ilog2()) & self.offsets) as usize;
+        // SAFETY: the queue's own entries and mask of offsets, so that this is one of them; they live as long as the queue, which is
+        // borrowed.
+        let entry = unsafe { self.first.byte_add(offset).as_ref() };
+        let wr_id = entry.wr_id.load(Ordering::Relaxed);
+        Some(Noted { wr_id, count_and_opcode: entry.count_and_opcode.load(Ordering::Relaxed) })
+    }
+
+    /// That element is done, and with it all before, signaled or not.
+    #[inline(always)]
+    pub fn complete(&self, noted: Noted) {
+        self.queue.done.store(noted.count_and_opcode, Ordering::Release);
     }
 }
 

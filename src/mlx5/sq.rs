@@ -14,32 +14,30 @@
 
 use super::bus::{Bus, Cpu};
 use super::dbrec::{DoorbellRecord, Word};
+use super::head::Head;
 use super::home::Home;
 use super::layout::SqLayout;
 use super::mailbox::Change;
 use super::ring::{Cursor, OpenRing, Ring};
-use super::shadow::{ONE, OpenSends, SqShared};
+use super::shadow::{ONE, OpenSends, Poster, SqShared};
 use super::uar::SendRegister;
 use super::umr::{self, Bind};
 use super::wqe::{
-    Atomic, Av, Chunk, Ctrl, DS_PER_BB, Data, EXTENDED_AV, MAX_DATA_BYTES, MAX_DS, Raddr, Xrc, ctrl_flags, opcode,
+    Atomic, Av, Chunk, Ctrl, DS_PER_BB, Data, EXTENDED_AV, MAX_DATA_BYTES, Raddr, Xrc, ctrl_flags, opcode,
 };
+use crate::mem::branch::aside;
 use crate::mem::copy::stay_a_loop;
 use crate::uverbs::types::{Qpn, Rkey};
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WcOpcode, WrFlags};
 use std::sync::Arc;
 
-/// What no queue is too narrow for, within its limits of entries and inline bytes: a datagram queue pair, which has no remote
+/// Whether no queue is too narrow for it, within its limits of entries and inline bytes: a datagram queue pair, which has no remote
 /// addresses, has longer addresses of its own.
-const MEASURED: &[u8] = &[
-    opcode::SEND,
-    opcode::SEND_IMM,
-    opcode::SEND_INVAL,
-    opcode::RDMA_WRITE,
-    opcode::RDMA_WRITE_IMM,
-    opcode::RDMA_READ,
-    opcode::NOP,
-];
+#[inline(always)]
+const fn is_measured(opcode: u8) -> bool {
+    use opcode::{NOP, RDMA_READ, RDMA_WRITE, RDMA_WRITE_IMM, SEND, SEND_IMM, SEND_INVAL};
+    matches!(opcode, SEND | SEND_IMM | SEND_INVAL | RDMA_WRITE | RDMA_WRITE_IMM | RDMA_READ | NOP)
+}
 
 /// What the work request of a NOP completes as: `IBV_WC_DRIVER1`.
 pub const WC_NOP: WcOpcode = WcOpcode::DRIVER1;
@@ -74,7 +72,7 @@ pub struct SqParts {
     pub qpn: Qpn,
     /// Every work request completes, signaled or not.
     pub sig_all: bool,
-    pub record: Arc<DoorbellRecord>,
+    pub record: DoorbellRecord,
     pub register: SendRegister,
     pub shared: Arc<SqShared>,
     /// Where its completions are looked up; none in tests that have no such place.
@@ -90,8 +88,8 @@ pub struct Sq<B = Cpu> {
     #[cfg(test)]
     pushed: Batch,
     limits: Limits,
-    shared: Arc<SqShared>,
-    record: Arc<DoorbellRecord>,
+    notes: Poster,
+    record: DoorbellRecord,
     register: SendRegister,
     home: Option<Home>,
     bus: B,
@@ -103,11 +101,13 @@ pub struct OpenSq<'a, B = Cpu> {
     ring: OpenRing<'a>,
     notes: OpenSends<'a>,
     batch: Batch,
+    /// [`Position::count`] before the batch.
+    before: u32,
     // What is not used for each work request is left where it is, for want of registers.
     limits: &'a Limits,
     shared: &'a Arc<SqShared>,
     told: &'a mut Position,
-    record: &'a Arc<DoorbellRecord>,
+    record: &'a DoorbellRecord,
     register: &'a mut SendRegister,
     bus: &'a B,
 }
@@ -120,37 +120,47 @@ struct Limits {
     max_ds: u32,
     max_sge: u32,
     max_inline: usize,
-    /// Number of the queue pair, as the control segment has it.
-    qpn_ds: u32,
     /// Every work request completes.
     sig_all: bool,
 }
 
 /// How far a queue is filled.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Position {
-    /// In blocks, from the queue's start, times [`ONE`]: as a control segment has it.
-    block: u32,
+    /// In blocks.
+    head: Head,
     /// In work requests, from the queue's start, times [`ONE`].
     count: u32,
-    /// The count with which it is full, as far as known.
+    /// The count with which it is full, as far as known. In the queue it is never older than in a batch.
     full_at: u32,
     /// What the next element must wait for, earlier UMRs or nothing, as [`flags_word`] has it.
     fence: u32,
 }
 
 /// What is pushed and not submitted.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Batch {
     /// How far it fills the queue.
     at: Position,
-    /// First 8 bytes of the last control segment.
+    /// Of the last element: the first 8 bytes of its control segment, and its units.
     last: [u8; 8],
+    last_ds: u32,
 }
 
-/// Where a control segment has the index of the element's first block.
-const INDEX: u32 = 0xffff * ONE;
-const _: () = assert!(INDEX == 0xff_ff00);
+impl Position {
+    /// Of an empty queue.
+    fn start(qpn: Qpn) -> Self {
+        Self { head: Head::new(qpn), count: 0, full_at: 0, fence: 0 }
+    }
+}
+
+impl Batch {
+    /// One with nothing in it.
+    #[inline(always)]
+    fn at(at: Position) -> Self {
+        Self { at, last: [0; 8], last_ds: 0 }
+    }
+}
 
 /// What an element is finished with.
 struct Finish {
@@ -180,19 +190,18 @@ impl<B: Bus> Sq<B> {
         assert!((layout.max_inline as usize) < ring.bytes(), "inline data fits the ring");
         Self {
             ring,
-            told: Position::default(),
+            told: Position::start(qpn),
             #[cfg(test)]
-            pushed: Batch::default(),
+            pushed: Batch::at(Position::start(qpn)),
             limits: Limits {
                 // A ring has at most 2^15 blocks.
                 max_count: layout.max_wr * ONE,
                 max_ds: layout.max_ds,
                 max_sge: layout.max_sge,
                 max_inline: layout.max_inline as usize,
-                qpn_ds: qpn.get() << 8,
                 sig_all,
             },
-            shared,
+            notes: Poster::new(shared),
             record,
             register,
             home,
@@ -223,13 +232,14 @@ impl<B: Bus> Sq<B> {
     /// Opens a batch. What an earlier one pushed and never submitted is forgotten.
     #[inline(always)]
     pub fn open(&mut self) -> OpenSq<'_, B> {
-        let Self { ring, told, limits, shared, record, register, bus, .. } = self;
+        let Self { ring, told, limits, notes, record, register, bus, .. } = self;
         OpenSq {
             ring: ring.open(),
-            notes: shared.open(),
-            batch: Batch { at: *told, last: [0; 8] },
+            notes: notes.open(),
+            batch: Batch::at(*told),
+            before: told.count,
             limits,
-            shared,
+            shared: notes.shared(),
             told,
             record,
             register,
@@ -240,13 +250,14 @@ impl<B: Bus> Sq<B> {
     /// Starts anew, after the queue pair was modified to RESET. What completed before and was not polled is dropped: it
     /// counts in the shadow that is left behind.
     pub fn resync(&mut self) {
-        self.told = Position::default();
+        self.told = Position { head: self.told.head.reset(), count: 0, full_at: 0, fence: 0 };
         #[cfg(test)]
         self.rollback();
-        self.shared = Arc::new(SqShared::new(self.ring.last_block() + 1));
+        let shared = Arc::new(SqShared::new(self.ring.last_block() + 1));
+        self.notes = Poster::new(Arc::clone(&shared));
         self.record.store(Word::Send, 0);
         if let Some(home) = &self.home {
-            home.announce(Change::Sends(Some(Arc::clone(&self.shared))));
+            home.announce(Change::Sends(Some(shared)));
         }
     }
 }
@@ -271,7 +282,7 @@ impl<B: Bus> OpenSq<'_, B> {
         }
         self.room()?;
         let Self { ring, bus, batch: Batch { at, .. }, limits, .. } = self;
-        let mut cursor = open(ring, at.block, target, *bus);
+        let mut cursor = open(ring, at.head, target, *bus);
         let (opcode, imm, completes_as) = match wr.op {
             SendOp::Send => (opcode::SEND, 0, WcOpcode::SEND),
             SendOp::SendImm(imm) => (opcode::SEND_IMM, imm, WcOpcode::SEND),
@@ -325,7 +336,7 @@ impl<B: Bus> OpenSq<'_, B> {
     ) -> Result<(), PostError> {
         self.room()?;
         let Self { ring, bus, batch: Batch { at, .. }, limits, .. } = self;
-        let mut cursor = open(ring, at.block, target, *bus);
+        let mut cursor = open(ring, at.head, target, *bus);
         payload(&mut cursor, *bus, limits, data)?;
         let ds = cursor.ds();
         let completes_as = WcOpcode::SEND;
@@ -337,7 +348,7 @@ impl<B: Bus> OpenSq<'_, B> {
     pub fn push_local_inv(&mut self, wr_id: u64, flags: WrFlags, rkey: Rkey) -> Result<(), PostError> {
         self.room()?;
         let Self { ring, bus, batch: Batch { at, .. }, .. } = self;
-        let mut cursor = open(ring, at.block, Target::Connected, *bus);
+        let mut cursor = open(ring, at.head, Target::Connected, *bus);
         let (control, key) = umr::invalidate();
         cursor.put(*bus, control);
         cursor.put(*bus, key);
@@ -353,9 +364,9 @@ impl<B: Bus> OpenSq<'_, B> {
         if bind.length > MAX_DATA_BYTES {
             return Err(PostError::MessageTooLong);
         }
-        let Self { ring, bus, batch: Batch { at, .. }, limits, .. } = self;
-        let mut cursor = open(ring, at.block, Target::Connected, *bus);
-        let umr::Binding { control, key, entry } = bind.segments(limits.qpn_ds >> 8);
+        let Self { ring, bus, batch: Batch { at, .. }, .. } = self;
+        let mut cursor = open(ring, at.head, Target::Connected, *bus);
+        let umr::Binding { control, key, entry } = bind.segments(at.head.qpn());
         cursor.put(*bus, control);
         cursor.put(*bus, key);
         if let Some(entry) = entry {
@@ -378,23 +389,23 @@ impl<B: Bus> OpenSq<'_, B> {
     /// Tells the device of everything pushed, and rings once. Does nothing if nothing was pushed.
     #[inline(always)]
     pub fn submit(&mut self) {
-        let Self { ring, bus, batch: Batch { at, last }, told, record, register, .. } = self;
-        if at.count == told.count {
+        let Self { ring, bus, batch: Batch { at, last, last_ds }, before, told, record, register, .. } = self;
+        let pushed = at.count.wrapping_sub(*before);
+        if pushed == 0 {
             return;
         }
         bus.to_device();
-        bus.record(record, Word::Send, (at.block / ONE) & 0xffff);
+        bus.record(record, Word::Send, at.head.block());
         bus.wc_start();
-        let [.., ds] = *last;
-        let ds = u32::from(ds) & MAX_DS;
-        if register.takes_whole(ds) && at.count.wrapping_sub(told.count) == ONE {
-            register.copy(*bus, blocks(ds), |n| ring.block(told.block.wrapping_add(n * ONE)));
+        if pushed == ONE && register.takes_whole(*last_ds) {
+            aside();
+            register.copy(*bus, blocks(*last_ds), |n| ring.block(told.head.past(n)));
         } else {
             register.ring(*bus, *last);
         }
         bus.wc_flush();
         register.turn();
-        **told = *at;
+        (told.head, told.count, told.fence) = (at.head, at.count, at.fence);
     }
 
     /// Work requests that can be pushed now.
@@ -412,7 +423,7 @@ impl<B: Bus> OpenSq<'_, B> {
             // Full as far as we know: only now look at the poller's cache line.
             self.refresh();
             if self.batch.at.count == self.batch.at.full_at {
-                return Err(PostError::QueueFull);
+                return refuse(PostError::QueueFull);
             }
         }
         Ok(())
@@ -420,50 +431,47 @@ impl<B: Bus> OpenSq<'_, B> {
 
     #[inline(always)]
     fn refresh(&mut self) {
-        let Batch { at, .. } = &mut self.batch;
-        at.full_at = self.shared.done().wrapping_add(self.limits.max_count);
+        let full_at = self.shared.done().wrapping_add(self.limits.max_count);
+        (self.batch.at.full_at, self.told.full_at) = (full_at, full_at);
     }
 
     /// Writes the control segment, last, and passes the element.
     #[inline(always)]
     fn finish(&mut self, element: Finish) -> Result<(), PostError> {
         let Finish { wr_id, flags: wr_flags, opcode, imm, completes_as, ds } = element;
-        if !MEASURED.contains(&opcode) && ds > self.limits.max_ds {
+        if !is_measured(opcode) && ds > self.limits.max_ds {
             // Of a kind that this transport does not have: the queue was not measured for it, and passing it could run into
             // elements that the device has yet to read.
-            return Err(PostError::NotOffered);
+            return refuse(PostError::NotOffered);
         }
-        let Position { block, count, full_at, fence } = self.batch.at;
+        let Position { head, count, full_at, fence } = self.batch.at;
         let fenced = wr_flags.contains(WrFlags::FENCE);
         let asked = if fenced { ctrl_flags::FENCE } else { 0 }
             | if wr_flags.contains(WrFlags::SIGNALED) || self.limits.sig_all { ctrl_flags::CQ_UPDATE } else { 0 }
             | if wr_flags.contains(WrFlags::SOLICITED) { ctrl_flags::SOLICITED } else { 0 };
         let flags = if fenced { 0 } else { fence } | flags_word(asked);
-        let [signature, dci_stream @ .., fm_ce_se] = flags.to_ne_bytes();
-        let control = Ctrl {
-            opmod_idx_opcode: (block & INDEX | u32::from(opcode)).into(),
-            qpn_ds: (self.limits.qpn_ds | ds).into(),
-            signature,
-            dci_stream,
-            fm_ce_se,
-            imm: imm.into(),
-        };
-        let [chunk] = control.into();
-        let place = self.ring.place(block);
-        self.ring.element(place).put(self.bus, [chunk]);
-        let [a, b, c, d, e, f, g, h, ..] = chunk.0;
+        let last = head.control(opcode, ds);
+        let place = self.ring.place(head);
+        self.ring.element(place).put(self.bus, [Ctrl::chunk(last, flags, imm)]);
         // SAFETY: the queue was made with an entry for each of the ring's blocks.
         unsafe { self.notes.note(place, wr_id, count, completes_as) };
         let at = Position {
-            block: block.wrapping_add(blocks(ds) * ONE),
+            head: head.past(blocks(ds)),
             count: count.wrapping_add(ONE),
             full_at,
             // What a UMR did is there for the next element only if that one waits for it.
             fence: flags_word(if opcode == opcode::UMR { ctrl_flags::INITIATOR_SMALL_FENCE } else { 0 }),
         };
-        self.batch = Batch { at, last: [a, b, c, d, e, f, g, h] };
+        self.batch = Batch { at, last, last_ds: ds };
         Ok(())
     }
+}
+
+/// An error that is returned.
+#[inline(always)]
+fn refuse<T>(error: PostError) -> Result<T, PostError> {
+    aside();
+    Err(error)
 }
 
 /// Bytes 8 to 11 of a control segment, as they lie in memory, with those bits of [`ctrl_flags`].
@@ -481,8 +489,8 @@ const fn blocks(ds: u32) -> u32 {
 
 /// A cursor behind the control segment and what the target needs.
 #[inline(always)]
-fn open<'r, B: Bus>(ring: &'r mut OpenRing<'_>, block: u32, target: Target<'_>, bus: &B) -> Cursor<'r> {
-    let mut cursor = ring.element(ring.place(block));
+fn open<'r, B: Bus>(ring: &'r mut OpenRing<'_>, head: Head, target: Target<'_>, bus: &B) -> Cursor<'r> {
+    let mut cursor = ring.element(ring.place(head));
     cursor.skip();
     match target {
         Target::Connected => {}
@@ -525,11 +533,12 @@ fn payload<B: Bus>(
             if length > MAX_DATA_BYTES {
                 return Err(PostError::MessageTooLong);
             }
-            Ok(())
+            Some(())
         }
-        Payload::Inline(bytes) => cursor.inline(bus, max_inline, &[bytes]).ok_or(PostError::InlineTooLong),
-        Payload::InlinePieces(pieces) => cursor.inline(bus, max_inline, pieces).ok_or(PostError::InlineTooLong),
+        Payload::Inline(bytes) => cursor.inline(bus, max_inline, &[bytes]),
+        Payload::InlinePieces(pieces) => cursor.inline(bus, max_inline, pieces),
     }
+    .map_or_else(|| refuse(PostError::InlineTooLong), Ok)
 }
 
 /// An atomic works on one aligned 64-bit word, and puts its old value into registered memory (IB spec 9.4.5).

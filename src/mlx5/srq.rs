@@ -29,7 +29,7 @@ pub struct Srq<B = Cpu> {
     pushed: u32,
     told: u32,
     shared: Arc<SrqShared>,
-    record: Arc<DoorbellRecord>,
+    record: DoorbellRecord,
     bus: B,
 }
 
@@ -37,20 +37,14 @@ impl Srq<Cpu> {
     /// # Panics
     ///
     /// If ring and layout do not fit each other.
-    pub fn new(ring: Ring, layout: SrqLayout, record: Arc<DoorbellRecord>, shared: Arc<SrqShared>) -> Self {
+    pub fn new(ring: Ring, layout: SrqLayout, record: DoorbellRecord, shared: Arc<SrqShared>) -> Self {
         Self::with_bus(ring, layout, record, shared, Cpu)
     }
 }
 
 impl<B: Bus> Srq<B> {
     /// As [`Srq::new`], on another bus.
-    pub fn with_bus(
-        ring: Ring,
-        layout: SrqLayout,
-        record: Arc<DoorbellRecord>,
-        shared: Arc<SrqShared>,
-        bus: B,
-    ) -> Self {
+    pub fn with_bus(ring: Ring, layout: SrqLayout, record: DoorbellRecord, shared: Arc<SrqShared>, bus: B) -> Self {
         assert_eq!(ring.bytes(), layout.bytes(), "the ring is as long as the layout says");
         assert!(layout.elements.is_power_of_two() && layout.elements <= 1 << 16, "indices have 16 bits");
         let SrqLayout { elements, log2_stride, max_sge } = layout;

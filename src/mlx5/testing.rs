@@ -146,14 +146,14 @@ pub struct Sends {
     pub sq: Sq<Recorder>,
     pub bus: Recorder,
     pub shared: Arc<SqShared>,
-    pub record: Arc<super::dbrec::DoorbellRecord>,
+    pub record: super::dbrec::DoorbellRecord,
 }
 
 /// A send queue of `layout`, on `register`.
 pub fn sends_on(layout: SqLayout, register: SendRegister) -> Sends {
     let bus = Recorder::default();
     let shared = Arc::new(SqShared::new(layout.blocks));
-    let record = Arc::new(DoorbellPages::default().alloc().unwrap());
+    let record = DoorbellPages::default().alloc().unwrap();
     let parts = SqParts {
         ring: dirty_ring(layout.bytes()),
         layout,

@@ -122,10 +122,9 @@ impl UarPage {
 
 /// A send register, as one queue pair holds it.
 pub struct SendRegister {
-    /// The first half.
-    base: NonNull<u8>,
-    /// Offset of the half that is next, and what to change it by; both 0 where there is one half only.
-    next: usize,
+    /// The half that is next.
+    next: *mut u8,
+    /// Bytes of a half, by which their addresses differ; 0 where there is one half only.
     half: usize,
     /// How many lengths of work queue elements are copied, in units of 16 bytes, from 2 on; 0 none.
     blueflame_lengths: u32,
@@ -143,8 +142,8 @@ impl SendRegister {
     /// The register that everybody shares: one store of 8 bytes at a time.
     pub fn shared(page: Arc<UarPage>) -> Self {
         // SAFETY: inside the page of 4096 bytes.
-        let base = unsafe { page.base.add(SEND_REGISTERS) };
-        Self { base, next: 0, half: 0, blueflame_lengths: 0, page, _lease: None }
+        let next = unsafe { page.base.add(SEND_REGISTERS) }.as_ptr();
+        Self { next, half: 0, blueflame_lengths: 0, page, _lease: None }
     }
 
     /// The page, for the kernel.
@@ -166,25 +165,24 @@ impl SendRegister {
     /// Rings with the first 8 bytes of the last element.
     #[inline(always)]
     pub fn ring<B: Bus>(&mut self, bus: &B, first: [u8; 8]) {
-        // SAFETY: `next` is 0 or `half`, which was checked to be inside the page, a multiple of 64.
-        unsafe { bus.register(self.base.as_ptr().add(self.next), first) };
+        // SAFETY: one half or the other, which were checked to be inside the page; aligned to 64.
+        unsafe { bus.register(self.next, first) };
     }
 
     /// Copies an element of that many blocks into the register. Blocks that [`takes_whole`](Self::takes_whole) did not admit
     /// land on those that it did.
     #[inline(always)]
     pub fn copy<'r, B: Bus>(&mut self, bus: &B, blocks: u32, block: impl Fn(u32) -> Block<'r>) {
-        let (base, next, half) = (self.base, self.next, self.half);
+        let half = self.half;
         if half == 0 {
             return;
         }
-        // SAFETY: `next` is 0 or `half`, and both halves are inside the page.
-        let start = unsafe { base.as_ptr().add(next) };
+        let start = self.next;
         let mut number = 0;
         while number < blocks {
             // A half is a power of two of blocks (checked when the register was made).
             let offset = (number * BLOCK_BYTES) as usize & (half - 1);
-            // SAFETY: `offset` is below `half` and a multiple of 64; a `Block` is aligned and valid for volatile reads.
+            // SAFETY: a half is inside the page; `offset` is below `half` and a multiple of 64; a `Block` is aligned and valid for volatile reads.
             unsafe { bus.block(start.add(offset), block(number).as_ptr()) };
             number += 1;
             stay_a_loop();
@@ -194,7 +192,8 @@ impl SendRegister {
     /// Turns to the other half, after a doorbell.
     #[inline(always)]
     pub fn turn(&mut self) {
-        self.next ^= self.half;
+        // The first half is aligned to both: see where a register is made.
+        self.next = self.next.map_addr(|at| at ^ self.half);
     }
 }
 
@@ -251,12 +250,13 @@ impl Registers {
         taken[index] = true;
         let page = Arc::clone(page);
         // SAFETY: both halves of both registers are inside the page, as just checked.
-        let base = unsafe { page.base.add(SEND_REGISTERS + index * 2 * half as usize) };
+        let next = unsafe { page.base.add(SEND_REGISTERS + index * 2 * half as usize) }.as_ptr();
+        // Page and registers start at multiples of what they are long.
+        debug_assert!(next.addr().is_multiple_of(2 * half as usize));
         let blueflame = blueflame && page.caching == Caching::WriteCombining;
         let lease = Lease { pages: Arc::clone(&self.pages), page_id: page.page_id, index };
         Some(SendRegister {
-            base,
-            next: 0,
+            next,
             half: half as usize,
             blueflame_lengths: if blueflame { half / DS_BYTES - 1 } else { 0 },
             page,

@@ -52,7 +52,16 @@ pub struct Ctrl {
     pub imm: U32,
 }
 layout!(Ctrl, 16, qpn_ds @ 4, signature @ 8, fm_ce_se @ 11, imm @ 12);
-segment!(Ctrl, 1);
+
+impl Ctrl {
+    /// One of these: its first 8 bytes, the next 4 as they lie in memory, and the last. As two words of eight bytes, so that it is two
+    /// stores.
+    #[inline(always)]
+    pub fn chunk(first: [u8; 8], flags: u32, imm: u32) -> Chunk {
+        let ([a, b, c, d], [e, f, g, h]) = (flags.to_ne_bytes(), imm.to_be_bytes());
+        zerocopy::transmute!([u64::from_ne_bytes(first), u64::from_ne_bytes([a, b, c, d, e, f, g, h])])
+    }
+}
 
 /// Bits of [`Ctrl::fm_ce_se`]: fence mode, completion, solicited event.
 pub mod ctrl_flags {

@@ -20,6 +20,7 @@ use crate::uverbs::shared_receive_queue::ModifySrq;
 use crate::uverbs::types::{Qpn, Srqn};
 use crate::uverbs::wc::{InlineData, Wc};
 use crate::uverbs::wr::{PollError, PostError, SendWr, Sge, WrFlags};
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 pub enum AnySq {
@@ -324,6 +325,10 @@ impl OpenComps for AnyOpenCq<'_> {
             Self::Rxe(open) => OpenComps::next(open).map(AnyCqe::Rxe),
             Self::Mlx5(open) => OpenComps::next(open).map(AnyCqe::Mlx5),
         }
+    }
+    #[inline(always)]
+    fn fill(&mut self, out: &mut [MaybeUninit<Wc>]) -> usize {
+        each!(AnyOpenCq, self, open => OpenComps::fill(open, out))
     }
     #[inline(always)]
     fn is_drained(&mut self) -> bool {

@@ -16,6 +16,7 @@ use super::provider::{Any, Provider};
 use super::qp_type::{Connected, QpType, Rc, Ud};
 use super::transition::Transport;
 use super::way::Way;
+use crate::mem::branch::aside;
 use crate::mem::copy::stay_a_loop;
 use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, Sge, WrFlags};
@@ -41,15 +42,15 @@ use std::marker::PhantomData;
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct SendBatch<'qp, P: Provider = Any, T: QpType = Rc> {
     sq: <P::Sq as SendOps>::Open<'qp>,
-    /// Whether the queue pair's state takes sends.
-    ready: bool,
+    /// Whether the queue pair's state takes sends. Looked at last.
+    ready: &'qp bool,
     submitted: bool,
     kind: PhantomData<T>,
 }
 
 impl<'qp, P: Provider, T: QpType> SendBatch<'qp, P, T> {
     #[inline(always)]
-    pub(super) fn new(sq: &'qp mut P::Sq, ready: bool) -> Self {
+    pub(super) fn new(sq: &'qp mut P::Sq, ready: &'qp bool) -> Self {
         Self { sq: sq.open(), ready, submitted: false, kind: PhantomData }
     }
 
@@ -108,7 +109,8 @@ impl<'qp, P: Provider, T: QpType> SendBatch<'qp, P, T> {
     /// No `wr_id` is 2^32 or more, unless the queue pair's completions never reach a [`Pool`](crate::Pool).
     #[inline(always)]
     pub unsafe fn submit(mut self) -> Result<(), PostError> {
-        if !self.ready {
+        if !*self.ready {
+            aside();
             return Err(PostError::BadState);
         }
         self.submitted = true;
@@ -259,14 +261,14 @@ impl<P: Provider, T: QpType> Drop for SendBatch<'_, P, T> {
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct RecvBatch<'qp, P: Provider = Any, T: QpType = Rc> {
     rq: &'qp mut P::Rq,
-    ready: bool,
+    ready: &'qp bool,
     submitted: bool,
     kind: PhantomData<T>,
 }
 
 impl<'qp, P: Provider, T: QpType> RecvBatch<'qp, P, T> {
     #[inline(always)]
-    pub(super) fn new(rq: &'qp mut P::Rq, ready: bool) -> Self {
+    pub(super) fn new(rq: &'qp mut P::Rq, ready: &'qp bool) -> Self {
         rq.begin();
         Self { rq, ready, submitted: false, kind: PhantomData }
     }
@@ -302,7 +304,8 @@ impl<'qp, P: Provider, T: QpType> RecvBatch<'qp, P, T> {
     /// As for [`SendBatch::submit`]; a receive writes its memory.
     #[inline(always)]
     pub unsafe fn submit(mut self) -> Result<(), PostError> {
-        if !self.ready {
+        if !*self.ready {
+            aside();
             return Err(PostError::BadState);
         }
         self.submitted = true;

@@ -21,6 +21,7 @@ use crate::uverbs::shared_receive_queue::ModifySrq;
 use crate::uverbs::types::Srqn;
 use crate::uverbs::wc::{InlineData, Wc};
 use crate::uverbs::wr::{Payload, PollError, PostError, SendWr, Sge, WrFlags};
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// A send queue, and what the verbs tell it once.
@@ -354,6 +355,10 @@ impl OpenComps for mlx5::OpenCq<'_> {
     #[inline(always)]
     fn next(&mut self) -> Option<mlx5::Cqe<'_>> {
         mlx5::OpenCq::next(self)
+    }
+    #[inline(always)]
+    fn fill(&mut self, out: &mut [MaybeUninit<Wc>]) -> usize {
+        mlx5::OpenCq::fill(self, out)
     }
     #[inline(always)]
     fn is_drained(&mut self) -> bool {

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::cq::{Cq, CqShared};
-use super::provider::sealed::{CompOps, EndComps, OpenComps};
+use super::provider::sealed::{CompEntry, CompOps, EndComps, OpenComps};
 use super::provider::{Any, Provider};
 use super::wc::Completion;
 use crate::uverbs::wc::Wc;
@@ -34,17 +34,7 @@ impl<P: Provider> Cq<P> {
     pub fn poll(&mut self) -> Result<Completions<'_, P>, PollError> {
         let Self { poller, shared } = self;
         let mut open = poller.open();
-        let mut alarmed = false;
-        if open.is_drained() {
-            if let Some(error) = open.fault() {
-                return Err(error);
-            }
-            // A batch that was forgotten holds slots, too.
-            alarmed = !shared.health.is_well() || open.holds_slots();
-            if alarmed && let Some(error) = shared.health.poll_error() {
-                return Err(error);
-            }
-        }
+        let alarmed = open.is_drained() && shared.is_alarmed(&open)?;
         Ok(Completions { open, shared, alarmed })
     }
 
@@ -52,8 +42,12 @@ impl<P: Provider> Cq<P> {
     #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
     pub fn poll_one(&mut self) -> Result<Option<Wc>, PollError> {
-        let mut completions = self.poll()?;
-        Ok(completions.next().map(|completion| completion.wc()))
+        let Self { poller, shared } = self;
+        let mut open = poller.open();
+        let first = open.next().map(|entry| entry.wc());
+        let alarmed = first.is_none() && shared.is_alarmed(&open)?;
+        drop(Completions::<P> { open, shared, alarmed });
+        Ok(first)
     }
 
     /// Copies the completions that are there now to the start of `out`, as many as it has room for, and returns those.
@@ -71,20 +65,31 @@ impl<P: Provider> Cq<P> {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll_into<'out>(&mut self, out: &'out mut [MaybeUninit<Wc>]) -> Result<&'out mut [Wc], PollError> {
-        let mut completions = self.poll()?;
-        let mut n = 0;
-        for room in &mut *out {
-            let Some(completion) = completions.next() else { break };
-            room.write(completion.wc());
-            n += 1;
-        }
-        drop(completions);
+        let Self { poller, shared } = self;
+        let mut open = poller.open();
+        let n = open.fill(out);
+        let alarmed = n == 0 && open.is_drained() && shared.is_alarmed(&open)?;
+        drop(Completions::<P> { open, shared, alarmed });
         // SAFETY: the first `n` elements exist and were just written; `MaybeUninit<Wc>` has the layout of `Wc`.
         Ok(unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<Wc>(), n) })
     }
 }
 
 impl CqShared {
+    /// For an empty queue: whether its batch must end with a closer look. An error, if none will come any more or some are lost.
+    #[inline(always)]
+    fn is_alarmed<C: OpenComps>(&self, open: &C) -> Result<bool, PollError> {
+        if let Some(error) = open.fault() {
+            return Err(error);
+        }
+        // A batch that was forgotten holds slots, too.
+        let alarmed = !self.health.is_well() || open.holds_slots();
+        if alarmed && let Some(error) = self.health.poll_error() {
+            return Err(error);
+        }
+        Ok(alarmed)
+    }
+
     /// Ends a batch that [`EndComps::end`] did not end, since the queue is full; or that is empty, maybe because the device
     /// has lost something. Looks at what the device has reported; the next empty batch tells.
     ///

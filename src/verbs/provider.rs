@@ -18,6 +18,7 @@ use crate::uverbs::shared_receive_queue::{CreateSrq, ModifySrq};
 use crate::uverbs::types::{Qpn, Srqn};
 use crate::uverbs::wc::{InlineData, Wc};
 use crate::uverbs::wr::{PollError, PostError, SendWr, Sge, WrFlags};
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -186,6 +187,17 @@ pub(crate) mod sealed {
         type Cq: CompOps + 'static;
         /// The next entry of those that are there.
         fn next(&mut self) -> Option<<Self::Cq as CompOps>::Entry<'_>>;
+        /// Writes those that are there to the start of `out`, as many as it has room for, and says how many.
+        #[inline(always)]
+        fn fill(&mut self, out: &mut [MaybeUninit<Wc>]) -> usize {
+            let mut n = 0;
+            for room in out {
+                let Some(entry) = self.next() else { break };
+                room.write(entry.wc());
+                n += 1;
+            }
+            n
+        }
         /// Whether there is none.
         fn is_drained(&mut self) -> bool;
         /// As [`EndComps::fault`].

@@ -188,14 +188,14 @@ impl<P: Provider> QpCore<P> {
 impl<P: Provider> SendSide<P> {
     #[inline(always)]
     pub(super) fn batch<T: QpType>(&mut self) -> SendBatch<'_, P, T> {
-        SendBatch::new(&mut *self.sq, self.ready)
+        SendBatch::new(&mut *self.sq, &self.ready)
     }
 }
 
 impl<P: Provider> RecvSide<P> {
     #[inline(always)]
     pub(super) fn batch<T: QpType>(&mut self) -> RecvBatch<'_, P, T> {
-        RecvBatch::new(&mut *self.rq, self.ready)
+        RecvBatch::new(&mut *self.rq, &self.ready)
     }
 }
 

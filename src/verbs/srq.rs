@@ -258,7 +258,7 @@ impl<P: Provider, K: SrqKind> Srq<P, K> {
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline(always)]
     pub fn recv_batch(&mut self) -> RecvBatch<'_, P> {
-        RecvBatch::new(&mut self.queue, true)
+        RecvBatch::new(&mut self.queue, &true)
     }
 
     /// Posts a receive into a slot of a pool. The completion that brings it back comes to the completion queue of whichever

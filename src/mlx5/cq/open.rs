@@ -112,7 +112,7 @@ const SOLICITED: u8 = 1 << 1;
 
 /// Whether an entry, less the owner bit of this pass, says that a send is done, and carries nothing else.
 #[inline(always)]
-fn is_done_send(last: Last) -> bool {
+pub(super) fn is_done_send(last: Last) -> bool {
     last.op_own() & !SOLICITED == opcode::REQ << 4
 }
 

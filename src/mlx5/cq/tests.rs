@@ -15,7 +15,7 @@ pub struct Fixture {
     pub cq: Cq<Recorder>,
     pub ring: CqRing,
     pub bus: Recorder,
-    pub record: Arc<DoorbellRecord>,
+    pub record: DoorbellRecord,
     pub sends: Arc<SqShared>,
     pub receives: Arc<RqShared>,
     pub uar_at: usize,
@@ -35,7 +35,7 @@ impl Fixture {
         let memory = pages(UAR_BYTES).unwrap();
         let uar_at = memory.as_ptr().addr();
         let uar = UarPage::new(memory, 0, 3, Caching::Uncached, Box::new(())).unwrap();
-        let record = Arc::new(DoorbellPages::default().alloc().unwrap());
+        let record = DoorbellPages::default().alloc().unwrap();
         let bus = Recorder::default();
         let parts = CqParts {
             ring: ring.clone(),

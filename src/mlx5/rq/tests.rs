@@ -8,7 +8,7 @@ struct Queue {
     rq: Rq<Recorder>,
     bus: Recorder,
     shared: Arc<RqShared>,
-    record: Arc<DoorbellRecord>,
+    record: DoorbellRecord,
 }
 
 /// A receive queue in dirty memory, of `elements` elements of `1 << log2_stride` bytes.
@@ -20,7 +20,7 @@ fn receives(elements: u32, log2_stride: u32) -> Queue {
 fn receives_in(ring: Ring, elements: u32, log2_stride: u32) -> Queue {
     let layout = RqLayout { elements, log2_stride, max_sge: (1 << log2_stride) / 16 };
     let (bus, shared) = (Recorder::default(), Arc::new(RqShared::new(elements)));
-    let record = Arc::new(DoorbellPages::default().alloc().unwrap());
+    let record = DoorbellPages::default().alloc().unwrap();
     let parts = RqParts { ring, layout, record: record.clone(), shared: shared.clone(), home: None };
     let rq = Rq::with_bus(parts, bus.clone());
     Queue { rq, bus, shared, record }

@@ -25,7 +25,7 @@ fn check(
     compare(name, &queue.sq.ring.peek(start, want.len()), want);
     let after = queue.sq.ring.peek(start + want.len(), 1024 - want.len());
     assert!(after.iter().all(|b| *b == 0xff), "{name}: wrote more than the element");
-    assert_eq!(queue.sq.pushed.at.block / ONE, 0x1_beef + (want.len() as u32).div_ceil(64), "{name}: blocks");
+    assert_eq!(queue.sq.pushed.at.head.block(), 0xbeef + (want.len() as u32).div_ceil(64), "{name}: blocks");
 }
 
 fn wr<'a>(flags: WrFlags, op: SendOp, payload: impl Into<Payload<'a>>) -> SendWr<'a> {

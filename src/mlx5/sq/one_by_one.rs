@@ -16,7 +16,7 @@ impl<B: Bus> Sq<B> {
     }
 
     pub fn rollback(&mut self) {
-        self.pushed = Batch { at: self.told, last: [0; 8] };
+        self.pushed = Batch::at(self.told);
     }
 
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
@@ -61,7 +61,7 @@ impl<B: Bus> Sq<B> {
 
     /// Starts at a place.
     pub fn start_at(&mut self, block: u32, count: u32) {
-        self.told = Position { block: block.wrapping_mul(ONE), count, ..Position::default() };
+        self.told = Position { head: self.told.head.reset().past(block), count, full_at: 0, fence: 0 };
         self.rollback();
     }
 

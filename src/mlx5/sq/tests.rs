@@ -110,7 +110,7 @@ fn every_kind_of_work_request_is_stored_in_that_order() {
             let events = bus.take();
             let [first @ .., Event::WcFlush] = events.as_slice() else { panic!("{opcode:#x}: {events:?}") };
             let (head, rung) = first.split_at(3);
-            let record = Event::Record { word: Word::Send, value: (sq.told.block / ONE) & 0xffff };
+            let record = Event::Record { word: Word::Send, value: sq.told.head.block() };
             assert_eq!(head, [Event::ToDevice, record, Event::WcStart], "{opcode:#x}");
             let whole = own_register && count == 1 && (2..=16).contains(&ds);
             let want = if whole { ds.div_ceil(4) as usize } else { 1 };
@@ -144,7 +144,7 @@ fn one_small_element_is_copied_whole_and_a_batch_is_not() {
         );
         want.push(Event::WcFlush);
         assert_eq!(bus.take(), want, "{inline} bytes");
-        sq.shared.complete((block % 16) as u32);
+        sq.notes.shared().complete((block % 16) as u32);
         (half, block) = (half ^ 0x100, block + blocks);
     }
     // A control segment alone, and one of more than 256 bytes.
@@ -159,8 +159,8 @@ fn one_small_element_is_copied_whole_and_a_batch_is_not() {
         let blocks = bus.take().iter().filter(|e| matches!(e, Event::Block { .. })).count();
         assert_eq!(blocks, if copies { 3 } else { 0 });
         let done = sq.pushed.at.count / ONE;
-        sq.shared.note(0, 0, done, WcOpcode::SEND);
-        sq.shared.complete(0);
+        sq.notes.shared().note(0, 0, done, WcOpcode::SEND);
+        sq.notes.shared().complete(0);
     }
 }
 
@@ -183,10 +183,10 @@ fn without_a_register_of_its_own_a_queue_rings_with_eight_bytes() {
     for inline in [0, 8, 60, 200] {
         sq.push(&wr(1, SendOp::Send, Inline(&vec![5; inline]))).unwrap();
         sq.submit();
-        sq.shared.complete(sq.told.block / ONE);
+        sq.notes.shared().complete(sq.told.head.block());
         let done = sq.pushed.at.count / ONE;
-        sq.shared.note(0, 0, done, WcOpcode::SEND);
-        sq.shared.complete(0);
+        sq.notes.shared().note(0, 0, done, WcOpcode::SEND);
+        sq.notes.shared().complete(0);
     }
     let rings: Vec<_> =
         bus.take().into_iter().filter(|e| matches!(e, Event::Register { .. } | Event::Block { .. })).collect();
@@ -314,7 +314,7 @@ fn unsignaled_work_requests_are_retired_by_the_next_completion() {
             sq.push(&send(round * 8 + n)).unwrap_or_else(|e| panic!("round {round}: {e}"));
         }
         sq.submit();
-        let last = (sq.told.block / ONE).wrapping_sub(1);
+        let last = sq.told.head.block().wrapping_sub(1);
         assert_eq!(shared.complete(last).0, round * 8 + 7);
     }
 }
@@ -364,7 +364,7 @@ fn reset_starts_anew() {
     shared.complete(0);
     assert_eq!(sq.left(), 4, "a completion of the past does not count");
     sq.push(&send(2)).unwrap();
-    assert_eq!((sq.shared.complete(0).0, flags_at(&sq, 0)), (2, 0));
+    assert_eq!((sq.notes.shared().complete(0).0, flags_at(&sq, 0)), (2, 0));
     assert_eq!(sq.ring.peek(0, 4), [0, 0, 0, 0x0a], "index 0");
 }
 
@@ -439,7 +439,7 @@ proptest! {
                         posted.push_back((device, id, opcode));
                         device = device.wrapping_add(ds.div_ceil(4));
                     }
-                    if next_id > 0 && sq.told.block != start.wrapping_mul(ONE) {
+                    if next_id > 0 && sq.told.head.block() != start & 0xffff {
                         prop_assert_eq!(record.load(Word::Send), device & 0xffff);
                     }
                 }

@@ -9,7 +9,7 @@ struct Receives {
     srq: Srq<Recorder>,
     bus: Recorder,
     shared: Arc<SrqShared>,
-    record: Arc<DoorbellRecord>,
+    record: DoorbellRecord,
     /// The device's side: the element it takes next, and how many it took.
     at: u16,
     taken: u32,
@@ -19,7 +19,7 @@ struct Receives {
 fn receives(elements: u32) -> Receives {
     let layout = SrqLayout { elements, log2_stride: 6, max_sge: 3 };
     let (bus, shared) = (Recorder::default(), Arc::new(SrqShared::new(elements)));
-    let record = Arc::new(DoorbellPages::default().alloc().unwrap());
+    let record = DoorbellPages::default().alloc().unwrap();
     let srq = Srq::with_bus(dirty_ring(layout.bytes()), layout, record.clone(), shared.clone(), bus.clone());
     Receives { srq, bus, shared, record, at: 0, taken: 0 }
 }
@@ -59,7 +59,7 @@ fn lists_of_every_length_in_every_element() {
         let list: Vec<_> = (0..most as u64).map(|i| sge(0x1000 * i, 16 + i as u32, i as u32)).collect();
         let layout = SrqLayout { elements: elements as u32, log2_stride, max_sge: most as u32 };
         for entries in 0..=most {
-            let record = Arc::new(DoorbellPages::default().alloc().unwrap());
+            let record = DoorbellPages::default().alloc().unwrap();
             let shared = Arc::new(SrqShared::new(layout.elements));
             let bus = Recorder::default();
             let mut srq = Srq::with_bus(guarded_ring(BYTES), layout, record, shared.clone(), bus);

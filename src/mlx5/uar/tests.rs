@@ -115,10 +115,10 @@ fn a_register_is_given_to_one_owner_at_a_time() {
     let next = || registers.exclusive(512, true, || Ok(page(made.fetch_add(1, SeqCst), Caching::WriteCombining)));
     let mut all: Vec<_> = std::iter::from_fn(next).collect();
     assert_eq!((all.len(), made.load(SeqCst)), (MAX_PAGES * REGISTERS_PER_UAR, MAX_PAGES as u32));
-    let places: HashSet<_> = all.iter().map(|register| register.base).collect();
+    let places: HashSet<_> = all.iter().map(|register| register.next).collect();
     assert_eq!(places.len(), all.len());
-    let freed = all.swap_remove(77).base;
-    assert_eq!(next().map(|register| register.base), Some(freed));
+    let freed = all.swap_remove(77).next;
+    assert_eq!(next().map(|register| register.next), Some(freed));
 }
 
 #[test]

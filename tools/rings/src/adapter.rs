@@ -3,22 +3,11 @@
 use crate::args::Args;
 use crate::counter;
 use crate::programs;
-use crate::table::{CALIBRATION, Counts, OPERATIONS, OPTIONAL, Operation};
+use crate::table::{CALIBRATION, Counts, MORE, OPERATIONS, OPTIONAL, Operation};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
-
-/// Operations that the other table has not.
-const MORE: &[Operation] = &[
-    Operation("send_30_sges", "post one SEND, 30 entries", 1),
-    Operation("write_inline_8", "post one RDMA WRITE, 8 bytes inline", 1),
-    Operation("write_inline_word", "post one RDMA WRITE, 8 bytes inline, known to be 8", 1),
-    Operation("write_inline_8_list", "post 32 RDMA WRITEs, 8 bytes inline each, one doorbell: per request", 32),
-    Operation("poll_32", "poll 32 completions, all fields (`poll_into`): per completion", 32),
-    Operation("poll_in_place_32", "poll 32 completions, number and status, where they are: per completion", 32),
-    Operation("poll_status_32", "poll 32 completions, number and status: per completion", 32),
-];
 
 /// Operations that are counted with one queue pair and with many, and what they are called in the program.
 const GROWING: &[(&str, Operation)] = &[

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// Counts the user-space instructions of post and poll, beside those of libibverbs with its rxe provider.
+/// Counts the user-space instructions of post and poll, beside those of libibverbs with its provider for the device.
 ///
 /// Builds one program for each, and runs both in a guest with a Soft-RoCE device (see `cargo vm --help`), where they are run
 /// instruction by instruction. Needs a C compiler and the Debian packages libibverbs-dev and ibverbs-providers.
@@ -15,15 +15,24 @@ pub struct Args {
     pub kernel: Kernel,
 
     /// Print JSON instead of the table: {"kernel", "libibverbs", "rustc", "operations": [{"id", "title", "requests",
-    /// "ironverbs": {"rxe", "any"}, "librxe": {"post", "wr"}, "ratio"}]}, where each of the four is null or
+    /// "ironverbs": {"own", "any"}, "libibverbs": {"post", "wr"}, "ratio"}]}, where each of the four is null or
     /// {"median", "min", "max"} in instructions per request, and the ratio is that of "any" to the lower of the other two.
     #[arg(long, verbatim_doc_comment)]
     pub json: bool,
 
-    /// Count posts and polls of an mlx5 device instead: on the software ConnectX, in this machine, beside the bare stores of
+    /// Count on a software ConnectX under the kernel's own mlx5 driver instead. The JSON also has "held": {"operations": [{"id", "title",
+    /// "limit", "tracer": {"own", "any", "libmlx5"}}], "clock": [{"id", "title", "clock": {"own", "any", "libmlx5"}}]}, per request.
+    #[arg(long)]
+    pub mlx5_driver: bool,
+
+    /// With --mlx5-driver: fail unless posts and polls take at most the share of libmlx5's instructions that they may.
+    #[arg(long, requires = "mlx5_driver")]
+    pub limits: bool,
+
+    /// Count posts and polls of an mlx5 device instead, without C: on the software ConnectX, in this machine, beside the bare stores of
     /// the same bytes. The JSON is {"rustc", "operations": [{"id", "title", "requests", "mlx5", "any", "floor"}]}, in
     /// instructions per request.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "mlx5_driver")]
     pub mlx5: bool,
 
     /// With --mlx5: fail if an operation takes over 2 % more than in this table, made by --mlx5 --json; or if what holds for

@@ -29,17 +29,17 @@ pub fn ironverbs(features: &str) -> Result<PathBuf> {
 }
 
 /// The sources of the one that uses libibverbs.
-const LIBRXE: &[&str] = &["main.c", "set_up.c", "posts.c", "windows.c", "polls.c"];
+const LIBIBVERBS: &[&str] = &["main.c", "set_up.c", "posts.c", "windows.c", "polls.c", "clock.c"];
 
 /// Builds the one that uses libibverbs, in `directory`, and returns its path.
-pub fn librxe(directory: &Path) -> Result<PathBuf> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/librxe");
-    let program = directory.join("rings-librxe");
+pub fn libibverbs(directory: &Path) -> Result<PathBuf> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/libibverbs");
+    let program = directory.join("rings-libibverbs");
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let built = Command::new(&compiler)
         .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-o"])
         .arg(&program)
-        .args(LIBRXE.iter().map(|file| sources.join(file)))
+        .args(LIBIBVERBS.iter().map(|file| sources.join(file)))
         .arg("-libverbs")
         .status();
     match built {

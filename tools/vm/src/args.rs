@@ -66,6 +66,8 @@ pub struct Args {
 
     /// Let the guest's clock and time-stamp counter count instructions, one per nanosecond, so that they are repeatable.
     ///
+    /// With softcx only while the guest works: when it waits, both go on with this machine's time, in which the adapters live.
+    ///
     /// All virtual CPUs then share one thread of this machine, and QEMU before 8.1 does not share it fairly: with --smp 2,
     /// Linux 6.1 hangs where it waits for its second CPU, and 6.12 may be very slow.
     #[arg(long)]

@@ -136,7 +136,9 @@ fn arguments(
     option("-smp", args.cpus().to_string().into());
     option("-m", args.mem.to_string().into());
     if args.icount {
-        option("-icount", "shift=0,sleep=off".into());
+        // Adapters live in this machine's time, so that what waits for them must wait in that.
+        let sleep = if args.device.adapters() == 0 { "off" } else { "on" };
+        option("-icount", format!("shift=0,sleep={sleep}").into());
     }
     option("-display", "none".into());
     option("-kernel", image.into());

@@ -1,10 +1,12 @@
 //! Runs each operation through this library, between two marks that the counter sees.
 //!
-//! `rings-ironverbs DEVICE rxe|mlx5|any [QUEUE PAIRS]`, where `any` uses the types without a provider in them. The device `sim` is a software
-//! ConnectX (feature `sim`), whose engine does not run while something is counted. Does
-//! what the program in `librxe` does: two queue pairs of one process are connected to each other, others to themselves, and
-//! nothing but the operation itself lies between the marks.
+//! `rings-ironverbs DEVICE rxe|mlx5|any [QUEUE PAIRS|clock]`, where `any` uses the types without a provider in them. The device `sim` is a
+//! software ConnectX (feature `sim`), whose engine does not run while something is counted. Does
+//! what the program in `libibverbs` does: two queue pairs of one process are connected to each other, others to themselves, and
+//! nothing but the operation itself lies between the marks. With `clock` there are no marks, and a few operations are timed
+//! instead.
 
+mod clock;
 mod crowd;
 mod device;
 mod floor;
@@ -40,26 +42,40 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().collect();
-    let (name, provider, crowd) = match &args[..] {
-        [_, name, provider] => (name, provider, None),
-        [_, name, provider, crowd] => (name, provider, Some(crowd.parse()?)),
-        _ => return Err("usage: rings-ironverbs DEVICE rxe|mlx5|any [QUEUE PAIRS]".into()),
+    let (name, provider, what) = match &args[..] {
+        [_, name, provider] => (name, provider, What::Marked),
+        [_, name, provider, what] if what == "clock" => (name, provider, What::Clocked),
+        [_, name, provider, crowd] => (name, provider, What::Crowd(crowd.parse()?)),
+        _ => return Err("usage: rings-ironverbs DEVICE rxe|mlx5|any [QUEUE PAIRS|clock]".into()),
     };
     let (device, context) = Device::open(name)?;
-    mark::calibrate();
+    if !matches!(what, What::Clocked) {
+        mark::calibrate();
+    }
     let other = || format!("{name} is not of the driver {provider}");
     match provider.as_str() {
-        "any" => run(device, &context, black_box(&hot::ANY), crowd),
-        "rxe" => run(device, &context.into_provider().map_err(|_| other())?, black_box(&hot::RXE), crowd),
-        "mlx5" => run(device, &context.into_provider().map_err(|_| other())?, black_box(&hot::MLX5), crowd),
+        "any" => run(device, &context, black_box(&hot::ANY), &what),
+        "rxe" => run(device, &context.into_provider().map_err(|_| other())?, black_box(&hot::RXE), &what),
+        "mlx5" => run(device, &context.into_provider().map_err(|_| other())?, black_box(&hot::MLX5), &what),
         unknown => Err(format!("no provider {unknown}").into()),
     }
 }
 
-fn run<P: Provider>(device: Device, context: &Context<P>, hot: &Hot<P>, crowd: Option<usize>) -> Result<()> {
-    match crowd {
-        Some(count) => crowd::run(&device, context, hot, count),
-        None => Bench::new(device, context)?.run(hot),
+/// What is run.
+enum What {
+    /// Every operation, between marks.
+    Marked,
+    /// A few, with so many queue pairs.
+    Crowd(usize),
+    /// A few, timed.
+    Clocked,
+}
+
+fn run<P: Provider>(device: Device, context: &Context<P>, hot: &Hot<P>, what: &What) -> Result<()> {
+    match what {
+        What::Crowd(count) => crowd::run(&device, context, hot, *count),
+        What::Marked => Bench::new(device, context)?.run(hot),
+        What::Clocked => Bench::new(device, context)?.clock(hot),
     }
 }
 

@@ -1,7 +1,7 @@
 /*
  * Memory windows of type 2: bound and invalidated in turn.
  */
-#include "librxe.h"
+#include "rings.h"
 
 static void bind_classic(struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
 {

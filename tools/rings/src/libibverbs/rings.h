@@ -4,7 +4,7 @@
 #include <infiniband/verbs.h>
 #include <stdint.h>
 
-enum { DEPTH = 64, LIST = 32, POLL = 16, SGES = 4, INLINE = 64, BUFFER = 4096, LENGTH = 64, REMOTE = 2048, ROUNDS = 5 };
+enum { DEPTH = 64, LIST = 32, POLL = 16, SGES = 4, MANY_SGES = 30, INLINE = 64, BUFFER = 4096, LENGTH = 64, REMOTE = 2048, ROUNDS = 5 };
 /* Room for a message, and for the header that comes before a datagram. */
 enum { GRH = 40, ROOM = GRH + LENGTH };
 enum { QKEY = 0x11111111 };
@@ -38,11 +38,13 @@ extern char *buffer;
 extern struct ibv_ah *ah;
 /* Whether the device has ATOMIC_WRITE. */
 extern int has_atomic_write;
+/* Entries that a request has at most. */
+extern int most_sges;
 /* Two that are connected to each other, of which only a sends; and some that send to themselves. */
 extern struct endpoint a, b, uc, ud, shared;
 
 void set_up(const char *name, int extended);
-/* Lets the kernel work, off the processor. */
+/* Lets the device work, off the processor. */
 void pause_ms(int ms);
 /* Waits for so many completions. */
 void drain(struct ibv_cq *cq, int expected);
@@ -54,7 +56,7 @@ struct operation {
     struct endpoint *from, *to;
 };
 
-/* Prepares the work requests of an operation, and entries for each. */
+/* Prepares the work requests of an operation, and MANY_SGES entries. */
 void fill(const struct operation *op, struct ibv_send_wr *wrs, struct ibv_sge *sges);
 void post_classic(const struct operation *op, struct ibv_send_wr *wrs);
 
@@ -74,7 +76,11 @@ void post_classic(const struct operation *op, struct ibv_send_wr *wrs);
         END();                                 \
     } while (0)
 
+/* Puts n completions of writes into a's send completion queue. */
+void prepare_completions(int n);
+
 void measure_sends(int extended);
 void measure_receives(void);
 void measure_windows(int extended);
 void measure_polls(int extended);
+void clock_all(int extended);

@@ -1,13 +1,14 @@
 /*
- * Runs each operation through libibverbs and its rxe provider, between two marks that the counter sees.
+ * Runs each operation through libibverbs and its provider for the device, between two marks that the counter sees.
  *
- *   librxe DEVICE post|wr
+ *   libibverbs DEVICE post|wr [clock]
  *
  * `post` uses ibv_post_send and ibv_poll_cq, `wr` the newer ibv_wr_* and ibv_start_poll. Everything that a program can
  * prepare ahead (struct ibv_send_wr, struct ibv_sge) is prepared before the mark. Two queue pairs of one process are
- * connected to each other, others to themselves; nothing but the operation itself lies between the marks.
+ * connected to each other, others to themselves; nothing but the operation itself lies between the marks. With `clock`
+ * there are no marks, and a few operations are timed instead: see clock.c.
  */
-#include "librxe.h"
+#include "rings.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -22,12 +23,17 @@ static void calibrate(void)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) {
-        fprintf(stderr, "usage: librxe DEVICE post|wr\n");
+    int clocked = argc == 4 && !strcmp(argv[3], "clock");
+    if (argc != 3 && !clocked) {
+        fprintf(stderr, "usage: libibverbs DEVICE post|wr [clock]\n");
         return 2;
     }
     int extended = !strcmp(argv[2], "wr");
     set_up(argv[1], extended);
+    if (clocked) {
+        clock_all(extended);
+        return 0;
+    }
     calibrate();
     measure_sends(extended);
     if (!extended)

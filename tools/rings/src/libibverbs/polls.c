@@ -1,14 +1,13 @@
 /*
  * Polling of a's completions.
  */
-#include "librxe.h"
+#include "rings.h"
 #include <errno.h>
 
-/* Puts n completions of writes into a's send completion queue. */
-static void prepare_completions(int n)
+void prepare_completions(int n)
 {
     struct ibv_send_wr wrs[LIST], *bad;
-    struct ibv_sge sges[SGES];
+    struct ibv_sge sges[MANY_SGES];
     struct operation write = { "", IBV_WR_RDMA_WRITE, n, 1, 0, &a, &b };
     fill(&write, wrs, sges);
     CHECK(!ibv_post_send(a.qp, wrs, &bad));
@@ -17,7 +16,7 @@ static void prepare_completions(int n)
 
 static void measure_polls_classic(const char *name, int n)
 {
-    struct ibv_wc wc[POLL];
+    struct ibv_wc wc[LIST];
     struct ibv_cq *cq = a.send_cq;
     if (n)
         prepare_completions(n);
@@ -33,7 +32,7 @@ static void measure_polls_classic(const char *name, int n)
 
 static void measure_polls_extended(const char *name, int n, int whole)
 {
-    struct ibv_wc wc[POLL] = { 0 };
+    struct ibv_wc wc[LIST] = { 0 };
     struct ibv_cq_ex *cq = a.send_cqx;
     struct ibv_poll_cq_attr attr = { 0 };
     if (n)
@@ -65,6 +64,29 @@ static void measure_polls_extended(const char *name, int n, int whole)
     __asm__ volatile("" : : "r"(wc) : "memory");
 }
 
+/* The sum of the numbers of completions, used where they are. */
+static void measure_polls_in_place(const char *name, int n)
+{
+    struct ibv_cq_ex *cq = a.send_cqx;
+    struct ibv_poll_cq_attr attr = { 0 };
+    uint64_t sum = 0;
+    int error;
+    prepare_completions(n);
+    BEGIN(name);
+    error = ibv_start_poll(cq, &attr);
+    if (!error) {
+        do {
+            if (cq->status != IBV_WC_SUCCESS)
+                break;
+            sum += cq->wr_id;
+            error = ibv_next_poll(cq);
+        } while (!error);
+        ibv_end_poll(cq);
+    }
+    END();
+    CHECK(sum == (uint64_t)n * (n - 1) / 2);
+}
+
 void measure_polls(int extended)
 {
     for (int round = 0; round < ROUNDS; round++) {
@@ -73,10 +95,14 @@ void measure_polls(int extended)
             measure_polls_extended("poll_16", POLL, 1);
             measure_polls_extended("poll_status", 1, 0);
             measure_polls_extended("poll_status_16", POLL, 0);
+            measure_polls_extended("poll_32", LIST, 1);
+            measure_polls_extended("poll_status_32", LIST, 0);
+            measure_polls_in_place("poll_in_place_32", LIST);
             measure_polls_extended("poll_empty", 0, 1);
         } else {
             measure_polls_classic("poll", 1);
             measure_polls_classic("poll_16", POLL);
+            measure_polls_classic("poll_32", LIST);
             measure_polls_classic("poll_empty", 0);
         }
     }

@@ -1,7 +1,7 @@
 /*
  * Sends and receives.
  */
-#include "librxe.h"
+#include "rings.h"
 #include <string.h>
 
 static void post_receives(struct endpoint *e, int n)
@@ -18,7 +18,10 @@ static const struct operation operations[] = {
     { "send_4_sges", IBV_WR_SEND, 1, SGES, 0, &a, &b },
     { "send_inline_8", IBV_WR_SEND, 1, 0, 8, &a, &b },
     { "send_inline_64", IBV_WR_SEND, 1, 0, 64, &a, &b },
+    { "send_30_sges", IBV_WR_SEND, 1, MANY_SGES, 0, &a, &b },
     { "write", IBV_WR_RDMA_WRITE, 1, 1, 0, &a, &b },
+    { "write_inline_8", IBV_WR_RDMA_WRITE, 1, 0, 8, &a, &b },
+    { "write_inline_8_list", IBV_WR_RDMA_WRITE, LIST, 0, 8, &a, &b },
     { "read", IBV_WR_RDMA_READ, 1, 1, 0, &a, &b },
     { "compare_swap", IBV_WR_ATOMIC_CMP_AND_SWP, 1, 1, 0, &a, &b },
     { "fetch_add", IBV_WR_ATOMIC_FETCH_AND_ADD, 1, 1, 0, &a, &b },
@@ -31,8 +34,8 @@ static const struct operation operations[] = {
 void fill(const struct operation *op, struct ibv_send_wr *wrs, struct ibv_sge *sges)
 {
     int atomic = op->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || op->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-    int length = atomic || op->opcode == IBV_WR_ATOMIC_WRITE ? 8 : op->inline_bytes ? op->inline_bytes : op->sges == SGES ? 16 : LENGTH;
-    for (int i = 0; i < SGES; i++)
+    int length = atomic || op->opcode == IBV_WR_ATOMIC_WRITE ? 8 : op->inline_bytes ? op->inline_bytes : op->sges == SGES ? 16 : op->sges == MANY_SGES ? 2 : LENGTH;
+    for (int i = 0; i < MANY_SGES; i++)
         sges[i] = (struct ibv_sge){ .addr = (uintptr_t)buffer + 16 * i, .length = length, .lkey = mr->lkey };
     for (int i = 0; i < op->count; i++) {
         wrs[i] = (struct ibv_send_wr){
@@ -92,6 +95,10 @@ static void post_extended(const struct operation *op, struct ibv_sge *sges)
         WR_BATCH(1, (ibv_wr_send(q), ibv_wr_set_ud_addr(q, to, peer, QKEY), ibv_wr_set_sge(q, lkey, addr, length)));
     else if (op->opcode == IBV_WR_ATOMIC_WRITE)
         WR_BATCH(1, ibv_wr_atomic_write(q, rkey, remote, data));
+    else if (op->inline_bytes && op->count > 1)
+        WR_BATCH(LIST, (ibv_wr_rdma_write(q, rkey, remote), ibv_wr_set_inline_data(q, data, inline_bytes)));
+    else if (op->inline_bytes && op->opcode == IBV_WR_RDMA_WRITE)
+        WR_BATCH(1, (ibv_wr_rdma_write(q, rkey, remote), ibv_wr_set_inline_data(q, data, inline_bytes)));
     else if (op->inline_bytes)
         WR_BATCH(1, (ibv_wr_send(q), ibv_wr_set_inline_data(q, data, inline_bytes)));
     else if (op->sges > 1)
@@ -113,11 +120,13 @@ static void post_extended(const struct operation *op, struct ibv_sge *sges)
 void measure_sends(int extended)
 {
     struct ibv_send_wr wrs[LIST];
-    struct ibv_sge sges[SGES];
+    struct ibv_sge sges[MANY_SGES];
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
         const struct operation *op = &operations[i];
         /* The older function of version 44 writes no remote address for it. */
         if (op->opcode == IBV_WR_ATOMIC_WRITE && !(has_atomic_write && extended))
+            continue;
+        if (op->sges > most_sges)
             continue;
         now = op->name;
         fill(op, wrs, sges);
@@ -137,7 +146,7 @@ void measure_sends(int extended)
 /* Receives of each kind, used up by sends. */
 void measure_receives(void)
 {
-    struct ibv_sge sge = { .addr = (uintptr_t)buffer, .length = ROOM, .lkey = mr->lkey }, sges[SGES];
+    struct ibv_sge sge = { .addr = (uintptr_t)buffer, .length = ROOM, .lkey = mr->lkey }, sges[MANY_SGES];
     struct ibv_recv_wr wrs[LIST], *bad;
     struct ibv_send_wr sends[LIST], *bad_send;
     struct { const char *name; int count; struct endpoint *from, *to; } kinds[] = {

@@ -1,7 +1,7 @@
 /*
  * The device, and the queue pairs.
  */
-#include "librxe.h"
+#include "rings.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ void __attribute__((noreturn, cold)) fail(const char *what, const char *file, in
 
 void __attribute__((noreturn, cold, noinline)) refused(const char *what, int error)
 {
-    fprintf(stderr, "librxe: %s: %s: %d\n", now, what, error);
+    fprintf(stderr, "libibverbs: %s: %s: %d\n", now, what, error);
     exit(1);
 }
 
@@ -26,11 +26,11 @@ struct ibv_pd *pd;
 struct ibv_mr *mr;
 char *buffer;
 struct ibv_ah *ah;
-int has_atomic_write;
+int has_atomic_write, most_sges;
 struct endpoint a, b, uc, ud, shared;
 
-static union ibv_gid gid;
-static int gid_index;
+/* The way back to the own port. */
+static struct ibv_ah_attr to_itself = { .port_num = 1 };
 
 static uint64_t send_ops(enum ibv_qp_type type)
 {
@@ -44,10 +44,20 @@ static uint64_t send_ops(enum ibv_qp_type type)
 
 static void create(struct endpoint *e, enum ibv_qp_type type, int extended)
 {
-    struct ibv_cq_init_attr_ex cq = { .cqe = 4 * DEPTH, .wc_flags = IBV_CREATE_CQ_SUP_WC_FLAGS & IBV_WC_STANDARD_FLAGS };
+    /* Without locks, where the provider can: as little work as the library can do. */
+    struct ibv_cq_init_attr_ex cq = {
+        .cqe = 4 * DEPTH,
+        .wc_flags = IBV_CREATE_CQ_SUP_WC_FLAGS & IBV_WC_STANDARD_FLAGS,
+        .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
+        .flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+    };
     CHECK(e->recv_cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0));
     if (extended) {
-        CHECK(e->send_cqx = ibv_create_cq_ex(context, &cq));
+        e->send_cqx = ibv_create_cq_ex(context, &cq);
+        if (!e->send_cqx) {
+            cq.comp_mask = 0;
+            CHECK(e->send_cqx = ibv_create_cq_ex(context, &cq));
+        }
         e->send_cq = ibv_cq_ex_to_cq(e->send_cqx);
     } else {
         CHECK(e->send_cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0));
@@ -56,7 +66,7 @@ static void create(struct endpoint *e, enum ibv_qp_type type, int extended)
         .send_cq = e->send_cq,
         .recv_cq = e->recv_cq,
         .srq = e->srq,
-        .cap = { .max_send_wr = DEPTH, .max_recv_wr = e->srq ? 0 : 2 * DEPTH, .max_send_sge = SGES, .max_recv_sge = !e->srq, .max_inline_data = INLINE },
+        .cap = { .max_send_wr = DEPTH, .max_recv_wr = e->srq ? 0 : 2 * DEPTH, .max_send_sge = most_sges, .max_recv_sge = !e->srq, .max_inline_data = INLINE },
         .qp_type = type,
         .comp_mask = IBV_QP_INIT_ATTR_PD | (extended ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
         .pd = pd,
@@ -81,7 +91,7 @@ static void connect_to(struct endpoint *e, enum ibv_qp_type type, struct endpoin
         .dest_qp_num = peer->qp->qp_num,
         .max_dest_rd_atomic = 16,
         .min_rnr_timer = 12,
-        .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 64 } },
+        .ah_attr = to_itself,
     };
     struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 6, .max_rd_atomic = 16 };
     int to_rtr = IBV_QP_STATE, to_rts = IBV_QP_STATE | IBV_QP_SQ_PSN;
@@ -101,6 +111,24 @@ static void send_to_itself(struct endpoint *e, enum ibv_qp_type type, int extend
     connect_to(e, type, e);
 }
 
+/* By LID on InfiniBand, by an address that can be routed elsewhere. */
+static void find_itself(void)
+{
+    struct ibv_port_attr port;
+    CHECK(!ibv_query_port(context, 1, &port));
+    if (port.link_layer == IBV_LINK_LAYER_INFINIBAND) {
+        to_itself.dlid = port.lid;
+        return;
+    }
+    struct ibv_gid_entry entry = { 0 };
+    int index = 0;
+    while (ibv_query_gid_ex(context, 1, index, &entry, 0) || entry.gid_type != IBV_GID_TYPE_ROCE_V2 ||
+           (entry.gid.raw[0] == 0xfe && entry.gid.raw[1] == 0x80))
+        CHECK(++index < 16);
+    to_itself.is_global = 1;
+    to_itself.grh = (struct ibv_global_route){ .dgid = entry.gid, .sgid_index = index, .hop_limit = 64 };
+}
+
 void set_up(const char *name, int extended)
 {
     struct ibv_device **list = ibv_get_device_list(NULL);
@@ -108,24 +136,20 @@ void set_up(const char *name, int extended)
     while (*list && strcmp(ibv_get_device_name(*list), name))
         list++;
     if (!*list) {
-        fprintf(stderr, "libibverbs shows no device %s: is its rxe provider there (Debian package ibverbs-providers)?\n", name);
+        fprintf(stderr, "libibverbs shows no device %s: is its provider for the device there (Debian package ibverbs-providers)?\n", name);
         exit(1);
     }
     CHECK(context = ibv_open_device(*list));
     struct ibv_device_attr_ex device = { 0 };
     CHECK(!ibv_query_device_ex(context, NULL, &device));
     has_atomic_write = device.device_cap_flags_ex >> 40 & 1;
+    most_sges = has_atomic_write ? SGES : MANY_SGES;
     CHECK(pd = ibv_alloc_pd(context));
     CHECK(!posix_memalign((void **)&buffer, 4096, BUFFER));
     memset(buffer, 0, BUFFER);
     CHECK(mr = ibv_reg_mr(pd, buffer, BUFFER, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
                                                   IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND));
-    struct ibv_gid_entry entry = { 0 };
-    while (ibv_query_gid_ex(context, 1, gid_index, &entry, 0) || entry.gid_type != IBV_GID_TYPE_ROCE_V2 ||
-           (entry.gid.raw[0] == 0xfe && entry.gid.raw[1] == 0x80))
-        CHECK(++gid_index < 16);
-    gid = entry.gid;
-    struct ibv_ah_attr to_itself = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 64 } };
+    find_itself();
     CHECK(ah = ibv_create_ah(pd, &to_itself));
     create(&a, IBV_QPT_RC, extended);
     create(&b, IBV_QPT_RC, extended);
