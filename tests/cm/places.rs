@@ -142,11 +142,13 @@ fn between_two_devices(target: &Target) {
     let (route, prepared) = from_the_other_device(target, &scene, 7535);
     let listener = Listener::bind(scene.at(7535)).unwrap();
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| scene.accept(&listener, (1, 64), &Handshake::default()).unwrap());
+        let server = scope.spawn(|| {
+            let end = scene.accept(&listener, (1, 64), &Handshake::default()).unwrap();
+            end.connection.link().wait_end(WITHIN).unwrap()
+        });
         let mut client = route.connect(prepared, &Handshake::default(), WITHIN).unwrap();
-        let server = server.join().unwrap();
         assert_eq!(client.disconnect(WITHIN).unwrap(), Reason::None);
-        assert_eq!(server.connection.link().wait_end(WITHIN).unwrap(), Some(Reason::None));
+        assert_eq!(server.join().unwrap(), Some(Reason::None));
     });
 }
 
