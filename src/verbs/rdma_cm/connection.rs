@@ -60,7 +60,7 @@ impl<P: Provider> Connection<P> {
 
     /// Ends the connection: work requests that are not completed are flushed, and the peer is told. Blocks until it has
     /// confirmed, for at most `timeout`. What came of it is in the reason: [`Reason::None`], or `ETIMEDOUT` from a peer that
-    /// did not confirm to the kernel's own tries.
+    /// did not confirm to the kernel's own tries. A peer confirms when its program does, as [`Link::wait_end`] does.
     ///
     /// What was posted and must still arrive is completed before: [`Qp::drain`](crate::Qp::drain) does that only from this
     /// side's view, a message of the program's own tells the peer.
@@ -160,15 +160,19 @@ impl Link {
         loop {
             let about = self.id.about();
             match (about.state, about.last_event) {
-                (Some(State::Disconnected), _) => return Ok(Some(Reason::None)),
-                (Some(state), Some(event)) if state.is_over() => {
+                (Some(State::DeviceRemoved), Some(event)) => {
                     return Err(Error::Unexpected { step: Step::Disconnect, event, about: Box::new(about) });
                 }
+                (Some(state), _) if state.is_over() => return Ok(Some(Reason::None)),
                 _ => {}
             }
             let Some(event) = waiter.next(&self.channel).await? else { return Ok(None) };
             match event.event_type() {
                 EventType::DISCONNECTED => return Ok(Some(self.confirm(&event))),
+                // A peer that went before it heard this side's last word turns the connection down.
+                EventType::REJECTED | EventType::UNREACHABLE | EventType::CONNECT_ERROR => {
+                    return Ok(Some(event.reason()));
+                }
                 other if is_aside(other) || other == EventType::ESTABLISHED => {}
                 EventType::TIMEWAIT_EXIT => {}
                 _ => return Err(ended(Step::Disconnect, event, self.id.about())),
