@@ -89,7 +89,7 @@ fn guess(bytes: &[u8], label: Option<&str>) -> Kind {
     let label = label.unwrap_or_default().to_ascii_lowercase();
     let is_cqe = label.contains("cqe") || label.contains("completion");
     let is_wqe = label.contains("wqe") || label.contains("work queue");
-    if is_cqe && !is_wqe && bytes.len() >= cqe::BYTES {
+    if is_cqe && !is_wqe {
         return Kind::Cqe;
     }
     // Only a list of receive buffers ends like this.

@@ -22,6 +22,9 @@ const LABEL_CHARS: usize = 160;
 /// Digits that a line with other words in front needs: fewer may be a number in a sentence.
 const DIGITS_BEHIND_WORDS: usize = 16;
 
+/// Bytes of an entry at least. Where a text has words, fewer are a number among them.
+const FEWEST_BYTES: usize = 16;
+
 /// Bytes that stood together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dump {
@@ -37,12 +40,19 @@ pub struct Dump {
 
 /// Finds the dumps in a text.
 pub fn dumps(text: &str) -> Vec<Dump> {
+    let (mut found, has_words) = digits(text);
+    found.retain(|dump| !has_words || dump.bytes.len() >= FEWEST_BYTES);
+    found
+}
+
+/// Finds all hexadecimal digits in a text, and whether it has words.
+fn digits(text: &str) -> (Vec<Dump>, bool) {
     let mut finder = Finder::default();
     for (number, line) in text.lines().enumerate() {
         finder.line(number + 1, line);
     }
     finder.end();
-    finder.found
+    (finder.found, finder.has_words)
 }
 
 #[derive(Default)]
@@ -50,6 +60,7 @@ struct Finder {
     found: Vec<Dump>,
     current: Option<Current>,
     label: Option<String>,
+    has_words: bool,
 }
 
 struct Current {
@@ -104,8 +115,10 @@ impl Finder {
     fn line(&mut self, number: usize, line: &str) {
         match classify(line) {
             Line::Blank => self.interrupt(),
+            Line::Text if self.is_damaged_row(line) => self.interrupt(),
             Line::Text => {
                 self.interrupt();
+                self.has_words = true;
                 self.label = Some(line.trim().chars().take(LABEL_CHARS).map(shown).collect());
             }
             Line::Star => match &mut self.current {
@@ -114,6 +127,13 @@ impl Finder {
             },
             Line::Hex(digits) => self.hex(number, digits),
         }
+    }
+
+    /// Whether a line of the dump was damaged, so that it is no digits: it says nothing of what follows.
+    fn is_damaged_row(&self, line: &str) -> bool {
+        let has_offsets = self.current.as_ref().is_some_and(|current| current.base.is_some());
+        has_offsets
+            && without_log_prefix(line.trim()).split_whitespace().next().is_some_and(|w| offset_word(w).is_some())
     }
 
     fn interrupt(&mut self) {
@@ -127,8 +147,11 @@ impl Finder {
         let Digits { offset, bytes, problem, .. } = digits;
         if !goes_on {
             self.end();
-            let dump = Dump { line: number, label: self.label.take(), ..Dump::default() };
             let base = offset.map(|o| o.hex);
+            // The rest of one from which something is missing.
+            let before = self.found.last().filter(|_| base.is_some_and(|base| base > 0));
+            let label = self.label.take().or_else(|| before?.label.clone());
+            let dump = Dump { line: number, label, ..Dump::default() };
             self.current = Some(Current { dump, base, interrupted: false, star: false, last: Vec::new() });
         }
         let Some(current) = &mut self.current else { return };
@@ -158,7 +181,7 @@ impl Finder {
         match (current.base, digits.offset) {
             (Some(base), Some(offset)) => {
                 let star = std::mem::take(&mut current.star);
-                let end = base + len;
+                let end = base.saturating_add(len);
                 if star && offset.hex > end && offset.hex - end <= MOST_BYTES && !current.last.is_empty() {
                     let gap = (offset.hex - end).min(MOST_BYTES - len.min(MOST_BYTES));
                     let repeated: Vec<u8> = current.last.iter().copied().cycle().take(gap).collect();
@@ -168,7 +191,7 @@ impl Finder {
                 len > 0 && offset.is(end)
             }
             (None, None) => !current.interrupted,
-            (Some(base), None) => !current.interrupted && digits.lone.is_some_and(|o| o.is(base + len) || len == 0),
+            (Some(base), None) => !current.interrupted && digits.lone.is_some_and(|o| o.is(base.saturating_add(len)) || len == 0),
             (None, Some(_)) => false,
         }
     }
@@ -208,12 +231,9 @@ fn classify(line: &str) -> Line {
         // Two spaces end the digits: what follows are the same bytes as characters.
         let digits = behind.trim_start().split("  ").next().unwrap_or_default();
         let digits: Vec<&str> = digits.split_whitespace().collect();
-        return match bytes_of(&digits) {
-            Some((bytes, problem)) => {
-                Line::Hex(Digits { offset: offset_word(words[at]), bytes, problem, ..Digits::default() })
-            }
-            None => Line::Text,
-        };
+        if let Some((bytes, problem)) = bytes_of(&digits) {
+            return Line::Hex(Digits { offset: offset_word(words[at]), bytes, problem, ..Digits::default() });
+        }
     }
     let first = words.iter().rposition(|word| !is_hex(word)).map_or(0, |at| at + 1);
     let mut digits = &words[first..];
@@ -221,8 +241,10 @@ fn classify(line: &str) -> Line {
         return Line::Text;
     }
     if first > 0 {
+        // Machine code, as kernels print it where a program crashed.
+        let is_code = words[..first].contains(&"Code:");
         let ends_a_prefix = words[first - 1].ends_with([':', ']', '>', ')']);
-        if !ends_a_prefix || digits.iter().map(|w| w.len()).sum::<usize>() < DIGITS_BEHIND_WORDS {
+        if is_code || !ends_a_prefix || digits.iter().map(|w| w.len()).sum::<usize>() < DIGITS_BEHIND_WORDS {
             return Line::Text;
         }
     }
@@ -316,7 +338,8 @@ fn bytes_of(words: &[&str]) -> Option<(Vec<u8>, Option<String>)> {
                 problem = Some(format!("{word} repeats more than {MOST_REPEATS} times"));
                 continue;
             }
-            bytes.resize(bytes.len() + times, byte);
+            // Whoever takes the bytes refuses as many.
+            bytes.resize((bytes.len() + times).min(MOST_BYTES + 1), byte);
             continue;
         }
         if !word.bytes().all(|b| b.is_ascii_hexdigit()) {

@@ -85,8 +85,8 @@ fn what_would_be_read_wrongly_is_told() {
 
 #[test]
 fn records_are_apart_and_have_the_text_before_them() {
-    let found =
-        dumps("# comment\nfirst one\n0102\n0304\n\n0506\nnot hex\n07\n00000000: 08\n00000001: 09\n00000000: 0a\n");
+    let (found, _) =
+        digits("# comment\nfirst one\n0102\n0304\n\n0506\nnot hex\n07\n00000000: 08\n00000001: 09\n00000000: 0a\n");
     let seen: Vec<_> = found.iter().map(|d| (d.line, d.label.as_deref(), d.bytes.as_slice())).collect();
     assert_eq!(
         seen,
@@ -111,6 +111,9 @@ fn size_is_bounded() {
     assert_eq!((dump.bytes.len(), dump.problems.len()), (MOST_BYTES, 1));
     let stars = dumps("00000000: 01\n*\nffffffff: 02\n00000000: 01\n*\n00100000: 02\n*\n00200000: 03\n");
     assert!(stars.iter().all(|dump| dump.bytes.len() <= MOST_BYTES + 1), "{}", stars.len());
+    // Offsets have no bound, and a line may say much in few characters.
+    assert_eq!(dumps("ffffffffffffffff: 00 11\nffffffffffffffff: 22\n").len(), 2);
+    assert_eq!(only(&"00*4096 ".repeat(100_000)).problems.len(), 1);
 }
 
 /// A log may hold anything; a terminal must not obey it.
@@ -118,4 +121,40 @@ fn size_is_bounded() {
 fn a_label_has_no_control_characters() {
     let dump = only("it \u{1b}[31mwent\u{7} wrong\n00000000 00000001 00000002 00000003\n");
     assert_eq!(dump.label.as_deref(), Some("it \u{fffd}[31mwent\u{fffd} wrong"));
+}
+
+/// As a kernel says much that is no dump.
+#[test]
+fn numbers_among_words_are_no_dumps() {
+    for text in [
+        "usb 1-1: new device\n12 34\nfoo\n",
+        "[    0.000000] pcpu-alloc: s221184 r8192 d28672 u1048576 alloc=1*2097152\n[    0.000000] pcpu-alloc: [0] 0 1 \n",
+        "a.out[7]: segfault at 0 ip 0000000000401106 error 4\n\
+         Code: 48 8b 45 f8 8b 00 89 c6 bf 10 20 40 00 b8 00 00 00 00 e8 1c ff ff ff 90 c9 c3\n",
+    ] {
+        assert!(dumps(text).is_empty(), "{text}: {:#?}", dumps(text));
+    }
+    let tail = "00 00 00 00 00 00 88 13 08 00 62 14 00 00 f6 d2";
+    assert_eq!(only(&format!("usb 1-1: new device\n12 34\ndump error cqe\n{tail}\n")).bytes, TAIL);
+}
+
+/// The rest is still of what the text in front says.
+#[test]
+fn a_dump_with_a_hole_keeps_its_label() {
+    let zero = "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00";
+    for hole in ["", "00000020: zz 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00\n"] {
+        let found = dumps(&format!("dump error cqe\n00000000: {zero}\n00000010: {zero}\n{hole}00000030: {zero}\n"));
+        let seen: Vec<_> = found.iter().map(|d| (d.bytes.len(), d.label.as_deref())).collect();
+        assert_eq!(seen, [(32, Some("dump error cqe")), (16, Some("dump error cqe"))], "{hole}");
+    }
+}
+
+/// As softcx reports what it refused.
+#[test]
+fn digits_behind_words_with_colons() {
+    let dump = only(
+        "mlx5_0: 0x40005: refused by the other side: remote access error (0x13); WQE 0: 00000008040005030000000800000000 \
+         00007f6b4c8060000000117e00000000\n",
+    );
+    assert_eq!((dump.bytes.len(), &dump.bytes[..4]), (32, &[0, 0, 0, 8][..]));
 }
