@@ -32,6 +32,16 @@ impl Filled for CqRing {
             _ => 1,
         })
     }
+
+    fn is_of(&self, ci: u32, uidx: u32, sends: bool) -> bool {
+        let body = self.body(ci);
+        body.uidx_of_others() == uidx && is_of_send(body.op_own()) == sends
+    }
+}
+
+/// Whether an entry whose last byte is `op_own` tells of a send.
+fn is_of_send(op_own: u8) -> bool {
+    matches!(cqe::opcode_of(op_own), opcode::REQ | opcode::REQ_ERR)
 }
 
 /// Why polling cannot go on: the device wrote what this queue was not made for. Nothing after it can be relied on.
@@ -376,8 +386,7 @@ pub(super) fn disown(ring: &CqRing, ci: u32, past: Past) {
         && let Some(span) = ring.span(at)
     {
         let body = ring.body(at);
-        let sends = matches!(cqe::opcode_of(body.op_own()), opcode::REQ | opcode::REQ_ERR);
-        if body.uidx() == past.uidx && sends == past.sends {
+        if body.uidx() == past.uidx && is_of_send(body.op_own()) == past.sends {
             body.rename(past.name);
         }
         at = at.wrapping_add(span);

@@ -337,6 +337,13 @@ impl Body<'_> {
         u32::from_be(unsafe { self.0.as_ptr().add(at).cast::<u32>().read_volatile() })
     }
 
+    /// As [`uidx`](Self::uidx), for those who are not the poller.
+    pub fn uidx_of_others(self) -> u32 {
+        let at = offset_of!(Cqe64, srqn_uidx);
+        // SAFETY: in the body and aligned. Volatile, since the device may write the entry.
+        u32::from_be(unsafe { self.0.as_ptr().add(at).cast::<u32>().read_volatile() }) & uidx::NONE
+    }
+
     /// All bytes, in memory order.
     pub fn copy(self) -> [u8; CQE_BYTES] {
         let mut bytes = [0; CQE_BYTES];
@@ -385,7 +392,7 @@ impl Body<'_> {
     /// Lets it name another queue.
     pub fn rename(self, uidx: u32) {
         // SAFETY: in the body and aligned. The entry is ours until it is given back; nobody else writes it, and other
-        // threads only look at its last byte.
+        // threads look at this field only while they hold the mailbox, which is held here.
         let word = unsafe { AtomicU32::from_ptr(self.0.as_ptr().add(offset_of!(Cqe64, srqn_uidx)).cast()) };
         word.store(uidx.to_be(), Ordering::Relaxed);
     }

@@ -9,7 +9,8 @@
 //! that had the index before is [retired](SqShared::retire): the poller looks up a queue, finds that it is retired or that there is
 //! none, and only then asks for notes. A look per batch would not do: a completion that arrives during the batch, of a queue
 //! made during the batch, would be taken for one of whatever queue had the index before. Where queue pairs come and go and nobody
-//! asks, notes are taken once in half a ring of completions; and in an empty ring a note takes the place of those before it.
+//! asks, notes are taken once in half a ring of completions; and a queue of which nothing is in the ring leaves no more behind than the
+//! last note of its index.
 //!
 //! **Completions of the past.** An index may be used again at once. Completions of the queue that had it before may still be
 //! in the ring, but none comes after: the note is put after the kernel destroyed (or reset) that queue. So the note says how
@@ -68,6 +69,15 @@ struct Note {
     change: Change,
     /// Completions before this one are of the past.
     filled_to: u32,
+    /// There is one among them of the queue that the index stood for until then.
+    has_past: bool,
+}
+
+impl Note {
+    /// Whether it is of the index and direction that another is of.
+    fn is_like(&self, uidx: u32, sends: bool) -> bool {
+        self.uidx == uidx && matches!(self.change, Change::Sends(_)) == sends
+    }
 }
 
 /// What can be told of a completion ring from outside.
@@ -76,11 +86,17 @@ pub trait Filled {
     /// compressed ones. `None` if it has not written it.
     fn span(&self, ci: u32) -> Option<u32>;
 
-    /// Answer number that the ring is filled to, of which the poller has given back all before `consumed`.
-    fn filled_to(&self, consumed: &AtomicU32) -> u32 {
+    /// Whether answer number `ci`, which has a span, names this user index, in this direction. Means nothing if the poller gave it
+    /// back meanwhile.
+    fn is_of(&self, ci: u32, uidx: u32, sends: bool) -> bool;
+
+    /// Answer number that the ring is filled to, of which the poller has given back all before `consumed`. Shows each before it to
+    /// `look`, and maybe some that the poller has given back meanwhile.
+    fn filled_to(&self, consumed: &AtomicU32, mut look: impl FnMut(u32)) -> u32 {
         let mut at = consumed.load(Ordering::Acquire);
         loop {
             if let Some(span) = self.span(at) {
+                look(at);
                 at = at.wrapping_add(span);
                 continue;
             }
@@ -131,14 +147,24 @@ impl<F: Filled> Mailbox<F> {
             {
                 before.retire();
             }
-            let filled_to = inner.ring.filled_to(&self.consumed);
-            if filled_to == self.consumed.load(Ordering::Acquire) {
-                // Nothing is in the ring, of nobody: what the index stood for before is of no interest. Notes would pile up where
-                // nothing ever completes.
-                let sends = matches!(change, Change::Sends(_));
-                inner.notes.retain(|note| note.uidx != uidx || matches!(note.change, Change::Sends(_)) != sends);
+            let Inner { notes, ring, .. } = inner;
+            let sends = matches!(change, Change::Sends(_));
+            // What is before the last note of this index is of those that had it earlier.
+            let known_to = notes.iter().rfind(|note| note.is_like(uidx, sends)).map(|note| note.filled_to);
+            let mut has_past = false;
+            let filled_to = ring.filled_to(&self.consumed, |at| {
+                has_past |= known_to.is_none_or(|known| !is_before(at, known)) && ring.is_of(at, uidx, sends);
+            });
+            if !has_past {
+                // Nobody can see any more what the index stood for since the last one of which there is something to read.
+                let consumed = self.consumed.load(Ordering::Acquire);
+                while let Some(last) = notes.iter().rposition(|note| note.is_like(uidx, sends))
+                    && !(notes[last].has_past && is_before(consumed, notes[last].filled_to))
+                {
+                    notes.remove(last);
+                }
             }
-            inner.notes.push(Note { uidx, change, filled_to });
+            notes.push(Note { uidx, change, filled_to, has_past });
             let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1);
             self.epoch.store(epoch, Ordering::Release);
         });
@@ -235,8 +261,12 @@ impl<F: Filled> Routes<F> {
     pub fn take_mail_and<T>(&mut self, mut disown: impl FnMut(Past), change: impl FnOnce(&mut F) -> T) -> T {
         let Self { sends, nobody, receives, gone, mailbox, .. } = self;
         let consumed = mailbox.consumed.load(Ordering::Relaxed);
+        for place in gone.iter_mut() {
+            place.take_if(|gone| !is_before(consumed, gone.filled_to));
+        }
+        let mut free = 0;
         let (seen, changed) = mailbox.take(|notes, ring| {
-            for Note { uidx, change, filled_to } in notes {
+            for Note { uidx, change, filled_to, has_past } in notes {
                 let is_sends = matches!(change, Change::Sends(_));
                 let before = match change {
                     Change::Sends(queue) => {
@@ -249,8 +279,8 @@ impl<F: Filled> Routes<F> {
                     }
                     Change::Receives(queue) => set(receives, uidx, queue).map(|queue| Change::Receives(Some(queue))),
                 };
-                if is_before(consumed, filled_to) {
-                    let name = before.map_or(uidx::NONE, |queue| name(gone, consumed, Gone { queue, filled_to }));
+                if has_past && is_before(consumed, filled_to) {
+                    let name = before.map_or(uidx::NONE, |queue| name(gone, &mut free, Gone { queue, filled_to }));
                     disown(Past { uidx, sends: is_sends, filled_to, name });
                 }
             }
@@ -325,12 +355,12 @@ const fn is_before(a: u32, b: u32) -> bool {
     b.wrapping_sub(a) as i32 > 0
 }
 
-/// Gives a queue that is gone a name that no completion has any more; [`uidx::NONE`] if there is none.
-fn name(all: &mut Vec<Option<Gone>>, consumed: u32, queue: Gone) -> u32 {
-    for place in all.iter_mut() {
-        place.take_if(|gone| !is_before(consumed, gone.filled_to));
+/// Gives a queue that is gone the first name from `free` on that no completion has; [`uidx::NONE`] if there is none.
+fn name(all: &mut Vec<Option<Gone>>, free: &mut usize, queue: Gone) -> u32 {
+    while all.get(*free).is_some_and(Option::is_some) {
+        *free += 1;
     }
-    let at = all.iter().position(Option::is_none).unwrap_or(all.len());
+    let at = *free;
     if at >= uidx::NAMES {
         return uidx::NONE;
     }

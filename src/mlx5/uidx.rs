@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Never given: what a completion that nobody wants any more is marked with. The kernel takes it for "no index".
 pub const NONE: u32 = 0xff_ffff;
-/// How many names a completion queue's poller has for queues that are gone.
-pub const NAMES: usize = 1 << 16;
+/// How many names a completion queue's poller has for queues that are gone: one for each entry of the largest ring, as only a queue
+/// of which there is a completion to read needs one.
+pub const NAMES: usize = 1 << 22;
 /// The first of them. No number from here on is ever given to a queue.
 pub const FIRST_NAME: u32 = NONE - NAMES as u32;
 

@@ -345,12 +345,34 @@ fn notes_do_not_pile_up() {
     cq.answer(opcode::REQ, UIDX, 0);
     cq.cq.mailbox().put(6, Change::Sends(Some(idle.clone())));
     cq.cq.mailbox().put(6, Change::Sends(None));
-    assert_eq!(Arc::strong_count(&idle), 2);
+    assert_eq!(Arc::strong_count(&idle), 1, "and where there are only completions of others");
+    assert!(cq.cq.routes.has_mail());
     for _ in 0..4 {
         cq.answer(opcode::REQ, UIDX, 0);
         assert!(!cq.poll().is_empty());
     }
+    assert!(!cq.cq.routes.has_mail());
+}
+
+/// A completion of the one that had the index first is no reason to remember all who had it since.
+#[test]
+fn many_queues_after_one_with_a_completion() {
+    let mut cq = Fixture::new(8, 64);
+    cq.attach(UIDX);
+    cq.sends.note(0, 5, 1, WcOpcode::SEND);
+    cq.answer(opcode::REQ, UIDX, 0);
+    let idle = Arc::new(SqShared::new(16));
+    for _ in 0..100_000 {
+        cq.cq.mailbox().put(UIDX, Change::Sends(None));
+        cq.cq.mailbox().put(UIDX, Change::Sends(Some(idle.clone())));
+    }
+    let last = Arc::new(SqShared::new(16));
+    cq.cq.mailbox().put(UIDX, Change::Sends(Some(last.clone())));
     assert_eq!(Arc::strong_count(&idle), 1);
+    last.note(0, 6, 1, WcOpcode::SEND);
+    cq.answer(opcode::REQ, UIDX, 0);
+    assert_eq!(cq.poll(), [5, 6]);
+    assert_eq!(cq.cq.disowned(), 0);
 }
 
 /// RESET: what completed before keeps its number.

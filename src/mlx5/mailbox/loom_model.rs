@@ -59,6 +59,11 @@ impl Filled for Shared {
     fn span(&self, ci: u32) -> Option<u32> {
         (self.entry(ci).last.load(Ordering::Acquire) == ci + 1).then_some(1)
     }
+
+    /// Maybe: what it names may be written meanwhile, which would be an access too many here, and counts for nothing there.
+    fn is_of(&self, _ci: u32, _uidx: u32, _sends: bool) -> bool {
+        true
+    }
 }
 
 /// What the ring's completions are of.

@@ -1,7 +1,9 @@
 use super::*;
 use crate::uverbs::wr::WcOpcode;
 
-/// A ring that is filled to a place.
+const OTHERS: u32 = 100;
+
+/// A ring that is filled to a place, with completions of every user index before this.
 #[derive(Default)]
 struct Ring {
     filled_to: u32,
@@ -10,6 +12,10 @@ struct Ring {
 impl Filled for Ring {
     fn span(&self, ci: u32) -> Option<u32> {
         (ci.wrapping_sub(self.filled_to) as i32).is_negative().then_some(1)
+    }
+
+    fn is_of(&self, _ci: u32, uidx: u32, _sends: bool) -> bool {
+        uidx < OTHERS
     }
 }
 
@@ -42,9 +48,13 @@ fn looking_goes_on_where_the_poller_is_by_then() {
             }
             (ci < 8).then_some(1)
         }
+
+        fn is_of(&self, _ci: u32, _uidx: u32, _sends: bool) -> bool {
+            true
+        }
     }
     let consumed = AtomicU32::new(0);
-    assert_eq!(Moving(&consumed).filled_to(&consumed), 8);
+    assert_eq!(Moving(&consumed).filled_to(&consumed, |_| ()), 8);
 }
 
 #[test]
@@ -54,8 +64,12 @@ fn blocks_are_passed_whole() {
         fn span(&self, ci: u32) -> Option<u32> {
             [Some(1), Some(5), None, None, None, None, Some(1), None].get(ci as usize).copied().flatten()
         }
+
+        fn is_of(&self, _ci: u32, _uidx: u32, _sends: bool) -> bool {
+            true
+        }
     }
-    assert_eq!(Blocks.filled_to(&AtomicU32::new(0)), 7);
+    assert_eq!(Blocks.filled_to(&AtomicU32::new(0), |_| ()), 7);
 }
 
 #[test]
@@ -74,4 +88,65 @@ fn the_table_follows_the_notes_in_their_order() {
     assert_eq!(routes.sends(3).unwrap().complete(0).0, 2);
     assert!(routes.receives(1000).is_some() && routes.receives(3).is_none());
     assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (1, 3), "the mailbox remembers the last one");
+}
+
+/// However many queues come and go while a completion of another waits, or one of the first that had the index.
+#[test]
+fn queues_that_complete_nothing_leave_one_note() {
+    for uidx in [7, OTHERS] {
+        let mailbox = Arc::new(Mailbox::new(Ring { filled_to: 3 }));
+        let mut routes = Routes::new(mailbox.clone());
+        let first = Arc::new(SqShared::new(1));
+        mailbox.put(uidx, Change::Sends(Some(first.clone())));
+        routes.take_mail(|past| assert_eq!(past.name, uidx::NONE));
+        for _ in 0..1000 {
+            mailbox.put(uidx, Change::Sends(None));
+            mailbox.put(uidx, Change::Sends(Some(Arc::new(SqShared::new(1)))));
+        }
+        let notes = mailbox.with(|inner| inner.notes.len());
+        assert_eq!(notes, if uidx < OTHERS { 2 } else { 1 }, "the first goes, and the last comes");
+        let mut told = vec![];
+        routes.take_mail(|past| told.push(past));
+        let named = Past { uidx, sends: true, filled_to: 3, name: uidx::FIRST_NAME };
+        assert_eq!(told, if uidx < OTHERS { vec![named] } else { vec![] });
+        assert_eq!(Arc::strong_count(&first), if uidx < OTHERS { 2 } else { 1 }, "it stays while it can complete");
+    }
+}
+
+/// Each of the queues that had an index stays known, of which there is a completion to read.
+#[test]
+fn each_queue_with_a_completion_gets_a_name() {
+    struct Growing<'a>(&'a AtomicU32);
+    impl Filled for Growing<'_> {
+        fn span(&self, ci: u32) -> Option<u32> {
+            (ci < self.0.load(Ordering::Relaxed)).then_some(1)
+        }
+
+        fn is_of(&self, _ci: u32, _uidx: u32, sends: bool) -> bool {
+            sends
+        }
+    }
+    let filled_to = AtomicU32::new(0);
+    let mailbox = Arc::new(Mailbox::new(Growing(&filled_to)));
+    let mut routes = Routes::new(mailbox.clone());
+    for round in 0..3 {
+        let queue = Arc::new(SqShared::new(1));
+        queue.note(0, u64::from(round), 1, WcOpcode::SEND);
+        mailbox.put(7, Change::Sends(Some(queue)));
+        // One that posts nothing has the other direction.
+        mailbox.put(7, Change::Receives(Some(Receives::Own(Arc::new(RqShared::new(1))))));
+        filled_to.store(round + 1, Ordering::Relaxed);
+        mailbox.put(7, Change::Sends(None));
+    }
+    let mut names = vec![];
+    routes.take_mail(|past| {
+        if past.sends {
+            names.push((past.filled_to, past.name));
+        }
+    });
+    let first = uidx::FIRST_NAME;
+    assert_eq!(names, [(1, first), (2, first + 1), (3, first + 2)]);
+    for round in 0..3 {
+        assert_eq!(routes.sends(first + round).unwrap().complete(0).0, u64::from(round));
+    }
 }

@@ -191,7 +191,9 @@ impl Finder {
                 len > 0 && offset.is(end)
             }
             (None, None) => !current.interrupted,
-            (Some(base), None) => !current.interrupted && digits.lone.is_some_and(|o| o.is(base.saturating_add(len)) || len == 0),
+            (Some(base), None) => {
+                !current.interrupted && digits.lone.is_some_and(|o| o.is(base.saturating_add(len)) || len == 0)
+            }
             (None, Some(_)) => false,
         }
     }
