@@ -2,7 +2,7 @@
 
 use super::abi::{AllocUcontextReq, AllocUcontextResp, lib_caps, ucontext_mask};
 use super::dbrec::DoorbellPages;
-use super::layout::Limits;
+use super::layout::{Limits, MAX_SEND_BLOCKS};
 use super::memory::page_bytes;
 use super::uar::{Caching, Registers, SendRegister, UarPage};
 use super::uar_object;
@@ -145,7 +145,7 @@ impl Caps {
         let has = |bit| r.comp_mask & bit != 0;
         Ok(Self {
             limits: Limits {
-                max_send_blocks: r.max_send_wqebb,
+                max_send_blocks: r.max_send_wqebb.min(MAX_SEND_BLOCKS),
                 max_send_element_bytes: r.max_sq_desc_sz.into(),
                 max_recv_element_bytes: r.max_rq_desc_sz.into(),
                 max_recv_wr: r.max_recv_wr,

@@ -5,6 +5,10 @@ use crate::uverbs::abi::verbs::qp_type;
 use crate::uverbs::attr::QpCap;
 use crate::uverbs::error::{Error, Lacking, Verb};
 
+/// Longest send queue there is, in blocks. The device is told of blocks by an index of 16 bits: a ring of twice as many would look
+/// empty when it is full.
+pub const MAX_SEND_BLOCKS: u32 = 1 << 15;
+
 /// What a device can do, as far as queues are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

@@ -44,6 +44,16 @@ fn nonsense_is_refused() {
     }
 }
 
+/// A ring of 2^16 blocks that is full could not be told from one that is empty.
+#[test]
+fn send_queues_are_no_longer_than_their_index_can_tell() {
+    for (told, taken) in [(0, 0), (1 << 14, 1 << 14), (1 << 15, 1 << 15), (1 << 16, 1 << 15)] {
+        let fake = FakeMlx5::new();
+        fake.set_caps(20, &u32::to_ne_bytes(told));
+        assert_eq!(open(&fake).unwrap().caps().limits.max_send_blocks, taken);
+    }
+}
+
 /// A kernel older than the last fields says so by the length of its answer: what lies behind it does not count.
 #[test]
 fn a_shorter_answer_is_read_as_far_as_it_goes() {
