@@ -9,7 +9,7 @@
 use std::any::Any;
 use std::ptr::NonNull;
 
-/// Bytes of a page of this host.
+/// Bytes of a page of this host: 4 KiB on most, 16 or 64 KiB on some.
 pub fn page_bytes() -> usize {
     use nix::unistd::{SysconfVar, sysconf};
     // Every Linux tells.

@@ -11,9 +11,8 @@
 
 use super::abi::ClockInfo;
 use super::context::Mlx5Context;
-use super::memory::page_bytes;
 use crate::mem::barrier;
-use crate::mem::map::Mapping;
+use crate::mem::map::{Mapping, page_bytes};
 use crate::uverbs::error::{Error, Lacking, Verb};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};

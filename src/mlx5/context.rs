@@ -3,10 +3,10 @@
 use super::abi::{AllocUcontextReq, AllocUcontextResp, lib_caps, ucontext_mask};
 use super::dbrec::DoorbellPages;
 use super::layout::{Limits, MAX_SEND_BLOCKS};
-use super::memory::page_bytes;
 use super::uar::{Caching, Registers, SendRegister, UarPage};
 use super::uar_object;
 use super::uidx::UserIndices;
+use crate::mem::map::page_bytes;
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::sys::Cdev;

@@ -9,8 +9,8 @@
 //! its owner's alone on this side. The device only reads them. They are touched by atomic access only.
 #![allow(unsafe_code)]
 
-use super::memory::{page_bytes, pages};
-use crate::mem::map::Mapping;
+use super::memory::pages;
+use crate::mem::map::{Mapping, page_bytes};
 use crate::uverbs::errno::Errno;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};

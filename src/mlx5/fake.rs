@@ -6,8 +6,8 @@
 //! Memory is touched only at addresses that commands give, for the lengths that they give, during the call.
 #![allow(unsafe_code)]
 
-use super::memory::{page_bytes, pages};
-use crate::mem::map::Mapping;
+use super::memory::pages;
+use crate::mem::map::{Mapping, page_bytes};
 use crate::uverbs::errno::Errno;
 use crate::uverbs::fake::{DRIVER_ID as CORE_ID, FakeKernel, Knows};
 use crate::uverbs::sys::Cdev;

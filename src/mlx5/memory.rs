@@ -8,18 +8,10 @@
 //! The mapping is made here, owned by the [`Mapping`] that is returned, and no reference to it is ever made.
 #![allow(unsafe_code)]
 
-use crate::mem::map::Mapping;
+use crate::mem::map::{Mapping, page_bytes};
 use crate::uverbs::errno::Errno;
 use memmap2::{MmapMut, MmapRaw};
 use std::ptr::NonNull;
-
-/// Bytes of the host's pages. 4 KiB on most, 16 or 64 KiB on some.
-pub fn page_bytes() -> usize {
-    // SAFETY: the call has no precondition.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // It cannot fail for this name; the smallest page there is would be the answer all the same.
-    usize::try_from(bytes).unwrap_or(4096)
-}
 
 /// Zeroed pages, page-aligned, of at least `len_bytes` bytes.
 pub fn pages(len_bytes: usize) -> Result<Mapping, Errno> {

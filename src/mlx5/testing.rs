@@ -98,7 +98,7 @@ pub fn dirty_ring(bytes: usize) -> Ring {
 /// Memory of `bytes` bytes, a multiple of a page, between two pages that nobody may touch, and where it begins.
 pub fn guarded(bytes: usize) -> (Mapping, usize) {
     use nix::sys::mman::{ProtFlags, mprotect};
-    let page = super::memory::page_bytes();
+    let page = crate::mem::map::page_bytes();
     assert!(bytes.is_multiple_of(page));
     let memory = pages(bytes + 2 * page).unwrap();
     for guard in [0, page + bytes] {

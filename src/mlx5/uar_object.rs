@@ -7,8 +7,8 @@
 #![allow(unsafe_code)]
 
 use super::abi::uar::{ALLOC, DESTROY, attr, kind};
-use super::memory::page_bytes;
 use super::uar::{Caching, UarPage, offset_in_page};
+use crate::mem::map::page_bytes;
 use crate::uverbs::abi::ioctl::{Attr, IoctlHdr, Method, attr_flags};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::errno::Errno;
