@@ -181,7 +181,7 @@ impl Finder {
         match (current.base, digits.offset) {
             (Some(base), Some(offset)) => {
                 let star = std::mem::take(&mut current.star);
-                let end = base.saturating_add(len);
+                let Some(end) = base.checked_add(len) else { return false };
                 if star && offset.hex > end && offset.hex - end <= MOST_BYTES && !current.last.is_empty() {
                     let gap = (offset.hex - end).min(MOST_BYTES - len.min(MOST_BYTES));
                     let repeated: Vec<u8> = current.last.iter().copied().cycle().take(gap).collect();
@@ -192,7 +192,8 @@ impl Finder {
             }
             (None, None) => !current.interrupted,
             (Some(base), None) => {
-                !current.interrupted && digits.lone.is_some_and(|o| o.is(base.saturating_add(len)) || len == 0)
+                !current.interrupted
+                    && digits.lone.is_some_and(|o| len == 0 || base.checked_add(len).is_some_and(|end| o.is(end)))
             }
             (None, Some(_)) => false,
         }
