@@ -9,6 +9,7 @@ use ironverbs::rdma_cm::{
 };
 use ironverbs::{Gid, GidEntry, PreparedQp, QpBuilder};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::Barrier;
 use std::time::Duration;
 
 tests! {
@@ -141,12 +142,17 @@ fn between_two_devices(target: &Target) {
     let scene = scene(target);
     let (route, prepared) = from_the_other_device(target, &scene, 7535);
     let listener = Listener::bind(scene.at(7535)).unwrap();
+    // A goodbye may overtake the end of the handshake, and then the server has no connection.
+    let accepted = Barrier::new(2);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let end = scene.accept(&listener, (1, 64), &Handshake::default()).unwrap();
-            end.connection.link().wait_end(WITHIN).unwrap()
+            let end = scene.accept(&listener, (1, 64), &Handshake::default());
+            accepted.wait();
+            end.unwrap().connection.link().wait_end(WITHIN).unwrap()
         });
-        let mut client = route.connect(prepared, &Handshake::default(), WITHIN).unwrap();
+        let client = route.connect(prepared, &Handshake::default(), WITHIN);
+        accepted.wait();
+        let mut client = client.unwrap();
         assert_eq!(client.disconnect(WITHIN).unwrap(), Reason::None);
         assert_eq!(server.join().unwrap(), Some(Reason::None));
     });
