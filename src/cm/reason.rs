@@ -2,6 +2,7 @@
 
 use super::event::EventType;
 use crate::uverbs::errno::Errno;
+use crate::uverbs::named::names;
 use std::fmt;
 
 /// What an event's status means.
@@ -50,36 +51,17 @@ impl fmt::Display for Reason {
     }
 }
 
+/// The number is told beside the name: it is what the specification and the peer's own log speak of.
 macro_rules! numbers {
-    ($(#[$doc:meta])* $name:ident, $word:literal { $($(#[$item:meta])* $constant:ident = $raw:literal $text:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-        pub struct $name(pub u32);
-
-        #[allow(missing_docs, reason = "each constant is the C constant of the same name")]
-        impl $name {
-            $($(#[$item])* pub const $constant: Self = Self($raw);)*
-        }
-
-        impl $name {
-            /// What it says, for known values.
-            pub const fn text(self) -> Option<&'static str> {
-                match self.0 { $($raw => Some($text),)* _ => None }
-            }
-        }
+    ($(#[$doc:meta])* $name:ident, $word:literal { $($constants:tt)* }) => {
+        names! { $(#[$doc])* $name(u32) { $($constants)* } }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self.text() {
-                    Some(text) => write!(f, concat!("{} (", $word, " {})"), text, self.0),
+                match self.name() {
+                    Some(name) => write!(f, concat!("{} (", $word, " {})"), name, self.0),
                     None => write!(f, concat!($word, " {}"), self.0),
                 }
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "({})"), self)
             }
         }
     };
@@ -170,7 +152,7 @@ mod tests {
 
     #[test]
     fn every_known_reason_says_something_of_its_own() {
-        let texts: std::collections::BTreeSet<_> = (0..64).filter_map(|raw| RejectReason(raw).text()).collect();
+        let texts: std::collections::BTreeSet<_> = (0..64).filter_map(|raw| RejectReason(raw).name()).collect();
         assert_eq!(texts.len(), 34);
     }
 }

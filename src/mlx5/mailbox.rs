@@ -74,8 +74,8 @@ struct Note {
 }
 
 impl Note {
-    /// Whether it is of the index and direction that another is of.
-    fn is_like(&self, uidx: u32, sends: bool) -> bool {
+    /// Whether it tells of this index, in this direction.
+    fn is_about(&self, uidx: u32, sends: bool) -> bool {
         self.uidx == uidx && matches!(self.change, Change::Sends(_)) == sends
     }
 }
@@ -150,7 +150,7 @@ impl<F: Filled> Mailbox<F> {
             let Inner { notes, ring, .. } = inner;
             let sends = matches!(change, Change::Sends(_));
             // What is before the last note of this index is of those that had it earlier.
-            let known_to = notes.iter().rfind(|note| note.is_like(uidx, sends)).map(|note| note.filled_to);
+            let known_to = notes.iter().rfind(|note| note.is_about(uidx, sends)).map(|note| note.filled_to);
             let mut has_past = false;
             let filled_to = ring.filled_to(&self.consumed, |at| {
                 has_past |= known_to.is_none_or(|known| !is_before(at, known)) && ring.is_of(at, uidx, sends);
@@ -158,7 +158,7 @@ impl<F: Filled> Mailbox<F> {
             if !has_past {
                 // Nobody can see any more what the index stood for since the last one of which there is something to read.
                 let consumed = self.consumed.load(Ordering::Acquire);
-                while let Some(last) = notes.iter().rposition(|note| note.is_like(uidx, sends))
+                while let Some(last) = notes.iter().rposition(|note| note.is_about(uidx, sends))
                     && !(notes[last].has_past && is_before(consumed, notes[last].filled_to))
                 {
                     notes.remove(last);

@@ -20,7 +20,7 @@ mod kernel;
 pub mod linux;
 mod memory;
 pub mod memory_wr;
-mod named;
+pub(crate) mod named;
 mod netlink;
 mod nldev;
 pub mod object;
