@@ -67,7 +67,7 @@ impl OwnDevice {
     fn set_link(&self, up: bool) {
         match self {
             Self::Linux => run(&["ip", "link", "set", LINK, if up { "up" } else { "down" }]),
-            Self::Sim(host, id) => host.with(*id, |device| device.set_port_active(1, up)).unwrap(),
+            Self::Sim(host, id) => host.with(*id, |device| device.set_port_active(1, up)).unwrap().unwrap(),
         }
     }
 
@@ -75,11 +75,13 @@ impl OwnDevice {
     fn set_address(&self, there: bool) {
         match self {
             Self::Linux => run(&["ip", "addr", if there { "add" } else { "del" }, "10.9.7.1/24", "dev", LINK]),
-            Self::Sim(host, id) => host.with(*id, |device| {
-                let place = device.ports()[0].gids.len() - 1;
-                let gid = Ipv4Addr::new(10, 9, 7, 1).to_ipv6_mapped().octets();
-                device.set_gid(1, place, there.then_some(GidEntry { gid, network: Network::RoceV2 })).unwrap();
-            }),
+            Self::Sim(host, id) => host
+                .with(*id, |device| {
+                    let place = device.ports()[0].gids.len() - 1;
+                    let gid = Ipv4Addr::new(10, 9, 7, 1).to_ipv6_mapped().octets();
+                    device.set_gid(1, place, there.then_some(GidEntry { gid, network: Network::RoceV2 })).unwrap();
+                })
+                .unwrap(),
         }
     }
 }

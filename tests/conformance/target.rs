@@ -139,7 +139,7 @@ impl Host {
             Self::Sim(simulation) => {
                 let host = &simulation.host;
                 let id = host.id(device).ok_or("there is no such device")?;
-                let counts = host.with(id, |device| device.objects());
+                let counts = host.with(id, |device| device.objects()).unwrap();
                 Ok(counts.into_iter().map(|(kind, count)| (kind.to_owned(), count as u64)).collect())
             }
         }
@@ -164,7 +164,8 @@ fn add_ipv6(host: &SimHost, id: DeviceId, address: Ipv6Addr) {
         for (index, entry) in (free..).zip(entries) {
             device.set_gid(1, index, Some(entry)).unwrap();
         }
-    });
+    })
+    .unwrap();
 }
 
 impl Kind {

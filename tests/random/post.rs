@@ -391,7 +391,7 @@ impl World {
         }
         let (syndrome, status) = FAILURES[syndrome % FAILURES.len()];
         let qpn = self.pairs[pair].ends[from].qpn.get();
-        self.host.with(self.devices[from], |device| device.fail_next_send(qpn, syndrome)).unwrap();
+        self.host.with(self.devices[from], |device| device.fail_next_send(qpn, syndrome)).unwrap().unwrap();
         let first = Fate::Fails(status, syndrome.vendor().into());
         let rest = Fate::Fails(WcStatus::WR_FLUSH_ERR, Syndrome::FLUSH.vendor().into());
         self.post_with(pair, from, works, first, rest);

@@ -78,14 +78,14 @@ pub fn run(program: &Program) {
     let reports = world.host.fabric().take_reports();
     assert!(reports.is_empty(), "misuse: {reports:#?}");
     let World { host, devices, sides, pairs, .. } = world;
-    let packed = devices.map(|device| host.with(device, |device| device.packed_completions()));
+    let packed = devices.map(|device| host.with(device, |device| device.packed_completions()).unwrap());
     PACKED.fetch_add(packed.iter().sum(), Ordering::Relaxed);
     let contexts = [0, 1].map(|side| sides[side].context.clone());
     drop((pairs, sides));
     assert!(contexts.iter().all(|context| context.leaks().is_empty()));
     drop(contexts);
     for device in devices {
-        let left = host.with(device, |device| (device.numbers(), device.mkeys()));
+        let left = host.with(device, |device| (device.numbers(), device.mkeys())).unwrap();
         assert_eq!(left, ((vec![], vec![], vec![]), 0), "objects are left on the device");
     }
 }

@@ -8,6 +8,7 @@
 //! by copying functions only.
 #![allow(unsafe_code)]
 
+mod channel;
 mod inside;
 mod order;
 mod packed;

@@ -7,7 +7,7 @@ use softcx::{Body, Syndrome, Verdict};
 impl Rig {
     /// Completions that came in blocks so far.
     fn in_blocks(&self) -> u64 {
-        self.host.with(self.device, |device| device.packed_completions())
+        self.host.with(self.device, |device| device.packed_completions()).unwrap()
     }
 }
 
@@ -69,9 +69,11 @@ fn failures_lie_between_blocks() {
         writes(&mut a, &rig, 0..5);
         writes(&mut good[0], &rig, 100..112);
         rig.settle();
-        rig.host.with(rig.device, |device| {
-            device.fail_next_send(a.qpn().get(), Syndrome::REMOTE_OPERATION).unwrap();
-        });
+        rig.host
+            .with(rig.device, |device| {
+                device.fail_next_send(a.qpn().get(), Syndrome::REMOTE_OPERATION).unwrap();
+            })
+            .unwrap();
         writes(&mut a, &rig, 5..8 + round % 3);
         writes(&mut good[0], &rig, 112..130);
         rig.settle();

@@ -100,19 +100,21 @@ fn the_device_is_told_the_rate() {
     options.static_rate = StaticRate::GBPS_10;
     let a = a.connect_with(&to_b, &options).unwrap();
     let b = b.connect(&to_a).unwrap();
-    let rate = |qpn: u32| rig.host.with(rig.device, |device| device.query_qp(qpn).unwrap().1.path.static_rate);
+    let rate = |qpn: u32| rig.host.with(rig.device, |device| device.query_qp(qpn).unwrap().1.path.static_rate).unwrap();
     // `IB_RATE_10_GBPS`, and the port's own.
     assert_eq!((rate(a.qpn().get()), rate(b.qpn().get())), (3, 0));
     let seen = Arc::new(Mutex::new(vec![]));
     let rates = Arc::clone(&seen);
-    rig.host.with(rig.device, |device| {
-        device.tap(move |tapped| {
-            if let Entry::Send { bytes, .. } = tapped.entry {
-                // The address vector's byte 12, bits 7:4, behind the control segment.
-                rates.lock().unwrap().push(bytes[16 + 12] >> 4);
-            }
-        });
-    });
+    rig.host
+        .with(rig.device, |device| {
+            device.tap(move |tapped| {
+                if let Entry::Send { bytes, .. } = tapped.entry {
+                    // The address vector's byte 12, bits 7:4, behind the control segment.
+                    rates.lock().unwrap().push(bytes[16 + 12] >> 4);
+                }
+            });
+        })
+        .unwrap();
     let prepared = QpBuilder::ud(&rig.pd, &rig.cq, &rig.cq).max_inline_bytes(16).build().unwrap();
     let index = prepared.gid_index().unwrap();
     let mut ud = prepared.activate().unwrap();

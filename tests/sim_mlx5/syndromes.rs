@@ -33,11 +33,13 @@ fn every_syndrome_is_a_status_with_the_vendors_byte_on_either_side() {
                 receive(&mut b, wr_id, &rig.mr);
             }
             let qpn = if on_receive { b.qpn() } else { a.qpn() }.get();
-            rig.host.with(rig.device, |device| {
-                let fail =
-                    if on_receive { softcx::Control::fail_next_receive } else { softcx::Control::fail_next_send };
-                fail(device, qpn, *syndrome).unwrap();
-            });
+            rig.host
+                .with(rig.device, |device| {
+                    let fail =
+                        if on_receive { softcx::Control::fail_next_receive } else { softcx::Control::fail_next_send };
+                    fail(device, qpn, *syndrome).unwrap();
+                })
+                .unwrap();
             // The first is not signaled: a failure completes all the same, and so does what comes after it.
             send(&mut a, 11, WrFlags::NONE);
             send(&mut a, 12, WrFlags::NONE);

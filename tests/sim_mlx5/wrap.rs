@@ -18,7 +18,7 @@ fn indices_wrap() {
         let channel = channel.unwrap();
         // Poisoning takes time, and others test it.
         let punish = Punish { poison: false, ..Punish::default() };
-        rig.host.with(rig.device, |device| device.set_punish(punish));
+        rig.host.with(rig.device, |device| device.set_punish(punish)).unwrap();
         let mut srq = rig.context.create_srq(&rig.pd, 60).unwrap();
         let [mut a, mut b] = rig.pair(48, shared.then_some(&srq));
         let room = [rig.mr.sge(0..64).unwrap()];

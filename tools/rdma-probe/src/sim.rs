@@ -67,7 +67,7 @@ impl Sim {
 
     /// Shows every work queue entry that the device takes, and every completion that it makes.
     pub fn tap(&self, tap: impl FnMut(&Tapped<'_>) + Send + 'static) {
-        self.host.with(self.id, |device| device.tap(tap));
+        let _ = self.host.with(self.id, |device| device.tap(tap));
     }
 
     /// Lets the device work for a moment, in this thread. False if there was nothing to do.
@@ -121,7 +121,7 @@ fn toggle_port(host: &SimHost, id: DeviceId, stopped: &Receiver<()>) {
     let mut active = true;
     while stopped.recv_timeout(if active { UP_FOR } else { DOWN_FOR }) == Err(RecvTimeoutError::Timeout) {
         active = !active;
-        // Port 1 is there.
+        // The device and its port 1 are there.
         let _ = host.with(id, |device| device.set_port_active(1, active));
     }
 }

@@ -113,7 +113,7 @@ fn serve(args: &Args) -> Result<bool> {
     let recorder =
         args.record.as_ref().map(|path| Recorder::create(path)).transpose().context("cannot create the record")?;
     if let Some(recorder) = &recorder {
-        server.functions().for_each(|function| recorder.watch(&fabric, function.device()));
+        server.functions().try_for_each(|function| recorder.watch(&fabric, function.device()))?;
     }
     server.serve().context("the connection to QEMU is broken")?;
     if let Some(recorder) = &recorder {

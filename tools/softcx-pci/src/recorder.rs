@@ -1,6 +1,6 @@
 //! A record of what passes between rings and adapters.
 
-use softcx::{DeviceId, Entry, Fabric, SendWqe, Tapped, scatter_list};
+use softcx::{DeviceId, Entry, Fabric, SendWqe, Tapped, WrongDevice, scatter_list};
 use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -16,14 +16,14 @@ impl Recorder {
     }
 
     /// Records what a device does from now on.
-    pub fn watch(&self, fabric: &Fabric, id: DeviceId) {
+    pub fn watch(&self, fabric: &Fabric, id: DeviceId) -> Result<(), WrongDevice> {
         let file = Arc::clone(&self.0);
         let record = move |tapped: &Tapped<'_>| {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
             // What cannot be written is told at the end.
             let _ = writeln!(file, "{}", Line(tapped));
         };
-        fabric.with(id, |device| device.control().tap(record));
+        fabric.with(id, |device| device.control().tap(record))
     }
 
     /// Everything is in the file.

@@ -42,7 +42,7 @@ impl<T: Transport> Server<T> {
     pub fn add(&mut self, transport: T, spec: impl FnOnce(Arc<GuestMemory>) -> DeviceSpec) -> DeviceId {
         let memory = Arc::new(GuestMemory::default());
         let id = self.fabric.add(spec(Arc::clone(&memory)));
-        let function = Function::new(&self.fabric, id);
+        let function = Function::new(&self.fabric, id).expect("this fabric has just made the device");
         self.adapters.push(Adapter { function, memory, transport: Some(transport) });
         id
     }
@@ -53,14 +53,10 @@ impl<T: Transport> Server<T> {
     }
 
     /// Lets the fabric's time, and with it time-outs and the adapters' clocks, go by so much more slowly than real time: an emulated
-    /// processor takes longer for everything. Before any guest runs.
-    ///
-    /// # Panics
-    ///
-    /// If `slowdown` is zero.
+    /// processor takes longer for everything. Before any guest runs. Zero counts as 1.
     pub fn set_slowdown(&mut self, slowdown: u32) {
         self.functions().for_each(|function| function.set_slowdown(slowdown));
-        self.slowdown = slowdown;
+        self.slowdown = slowdown.max(1);
     }
 
     /// The fabric's time.

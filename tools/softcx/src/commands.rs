@@ -9,9 +9,15 @@ use crate::packet::Gid;
 use crate::qp::{Qp, QpAttr, QpKind, QpSpec, QpState};
 use crate::recv::{RecvQueue, RecvSpec, Srq, XrcSrq};
 use crate::registers::UarPage;
+use std::fmt;
 
 /// User index of who does without: completions carry numbers of queues then, as version 0 of them has it.
 pub const NO_USER_INDEX: u32 = 0xff_ffff;
+
+/// Entries of a completion queue at most, as a power of two.
+const LOG2_MAX_CQ_SIZE: u32 = 22;
+/// The largest path MTU that there is.
+const MAX_MTU_BYTES: u32 = 4096;
 
 /// Why a command was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +33,20 @@ pub enum Refusal {
     /// Memory named by the command is not there.
     Memory(BusError),
 }
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoObject => f.write_str("the device has no such object"),
+            Self::Busy => f.write_str("the object is in use"),
+            Self::BadState => f.write_str("the state of the object does not allow it"),
+            Self::BadParam => f.write_str("a parameter makes no sense"),
+            Self::Memory(e) => write!(f, "memory named by the command: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
 
 impl From<BusError> for Refusal {
     fn from(e: BusError) -> Self {
@@ -98,6 +118,7 @@ impl Device {
         if used {
             return Err(Refusal::Busy);
         }
+        self.torn.retain(|(of, _)| *of != page);
         self.uars.remove(&page).map(drop).ok_or(Refusal::NoObject)
     }
 
@@ -110,7 +131,7 @@ impl Device {
     pub fn create_cq(&mut self, spec: CqSpec) -> Result<u32, Refusal> {
         if !matches!(spec.entry_bytes, 64 | 128)
             || spec.compress.is_some() && spec.entry_bytes != 64
-            || spec.log2_size > 22
+            || spec.log2_size > LOG2_MAX_CQ_SIZE
             || spec.ring.len() < spec.entry_bytes << spec.log2_size
         {
             return Err(Refusal::BadParam);
@@ -135,6 +156,9 @@ impl Device {
     /// Moves a completion queue to another ring.
     pub fn resize_cq(&mut self, cqn: u32, ring: Buffer, log2_size: u32) -> Result<(), Refusal> {
         let cq = self.shared.cqs.get_mut(&cqn).ok_or(Refusal::NoObject)?;
+        if log2_size > LOG2_MAX_CQ_SIZE || ring.len() < cq.spec.entry_bytes << log2_size {
+            return Err(Refusal::BadParam);
+        }
         cq.resize(&*self.shared.memory, ring, log2_size)?.ok_or(Refusal::BadState)
     }
 
@@ -150,12 +174,15 @@ impl Device {
     }
 
     /// Makes a shared receive queue, for XRC if `xrc` says so, and returns its number.
-    pub fn create_srq(&mut self, pd: u32, spec: RecvSpec, xrc: Option<XrcSrq>, limit: u16) -> u32 {
+    pub fn create_srq(&mut self, pd: u32, spec: RecvSpec, xrc: Option<XrcSrq>, limit: u16) -> Result<u32, Refusal> {
+        if !spec.is_sound() {
+            return Err(Refusal::BadParam);
+        }
         let srqn = self.number(0x1000);
         let xrc =
             xrc.map(|x| XrcSrq { user_index: if x.user_index == NO_USER_INDEX { srqn } else { x.user_index }, ..x });
         self.shared.srqs.insert(srqn, Srq { queue: RecvQueue::new(spec), pd, xrc, limit });
-        srqn
+        Ok(srqn)
     }
 
     /// Asks for an event when fewer than `limit` WQEs are left, at once if so now.
@@ -196,6 +223,9 @@ impl Device {
         {
             return Err(Refusal::NoObject);
         }
+        if spec.send.as_ref().is_some_and(|s| !s.is_sound()) || spec.recv.as_ref().is_some_and(|r| !r.is_sound()) {
+            return Err(Refusal::BadParam);
+        }
         let qpn = self.number(0x4_0000);
         self.qps.insert(qpn, Qp::new(qpn, spec));
         Ok(qpn)
@@ -211,7 +241,8 @@ impl Device {
         Some((qp.state, attr))
     }
 
-    /// Changes attributes, then the state.
+    /// Changes attributes, then the state. Refused: a state that does not follow, with the attributes changed all the same,
+    /// and a path MTU of no bytes or more than 4096, without a change.
     pub fn modify_qp(
         &mut self,
         qpn: u32,
@@ -221,7 +252,12 @@ impl Device {
         // Doorbells that rang before the command are not to be taken for later ones.
         self.poll_uars();
         let qp = self.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?;
-        change(&mut qp.attr);
+        let mut attr = qp.attr.clone();
+        change(&mut attr);
+        if !(1..=MAX_MTU_BYTES).contains(&attr.mtu_bytes) {
+            return Err(Refusal::BadParam);
+        }
+        qp.attr = attr;
         if let Some(state) = state {
             let from = qp.state;
             let legal = matches!(

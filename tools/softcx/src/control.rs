@@ -15,8 +15,9 @@ use crate::tap::Tapped;
 /// use softcx::{SimDevice, SimHost};
 /// let host = SimHost::new(1);
 /// let id = host.add(SimDevice::roce("mlx5_0"));
-/// host.with(id, |device| device.set_port_active(1, false)).unwrap();
-/// assert!(!host.with(id, |device| device.ports()[0].active));
+/// host.with(id, |device| device.set_port_active(1, false))??;
+/// assert!(!host.with(id, |device| device.ports()[0].active)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Control<'a>(&'a mut Device);
@@ -100,7 +101,8 @@ impl Control<'_> {
     ///             println!("{:?}: CQ {cqn}: {bytes:02x?}", tapped.at);
     ///         }
     ///     })
-    /// });
+    /// })?;
+    /// # Ok::<(), softcx::WrongDevice>(())
     /// ```
     pub fn tap(&mut self, tap: impl FnMut(&Tapped<'_>) + Send + 'static) {
         self.0.shared.tap = Some(Box::new(tap));

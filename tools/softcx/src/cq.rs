@@ -46,7 +46,7 @@ pub struct Cq {
     /// One past the last solicited entry.
     solicited: u32,
     armed: Option<Arm>,
-    /// Sequence number of the arm that fired last. An arm with it is stale.
+    /// Sequence number of the arm that fired last. An arm with it asks for nothing that software was not told of.
     fired: Option<u8>,
     /// Entries written when software was told of them last: those it knows of.
     notified: u32,
@@ -81,7 +81,7 @@ pub(crate) enum Posted {
 
 impl Cq {
     pub(crate) fn new(spec: CqSpec, memory: &dyn Memory) -> Result<Self, BusError> {
-        let record_seen = memory.load_be32(spec.record + RECORD_ARM)?;
+        let record_seen = memory.load_be32(spec.record.wrapping_add(RECORD_ARM))?;
         Ok(Self {
             spec,
             produced: 0,
@@ -111,7 +111,7 @@ impl Cq {
     }
 
     fn outstanding(&self, memory: &dyn Memory) -> Result<u32, BusError> {
-        let ci = memory.load_be32(self.spec.record + RECORD_CI)? & 0xff_ffff;
+        let ci = memory.load_be32(self.spec.record.wrapping_add(RECORD_CI))? & 0xff_ffff;
         Ok(self.produced.wrapping_sub(ci) & 0xff_ffff)
     }
 
@@ -167,7 +167,7 @@ impl Cq {
         let Moderation { count, period } = self.moderation;
         self.held = self.held.saturating_add(n);
         if self.held < count && !period.is_zero() {
-            self.due.get_or_insert(now + period);
+            self.due.get_or_insert(now.saturating_add(period));
             return Posted::Quiet;
         }
         self.fire();
@@ -218,7 +218,7 @@ impl Cq {
     /// An arm doorbell with `word` in its upper half, or, where `word` is `None`, a look at the record: another doorbell
     /// of the page may have hidden this queue's. `Ok(true)`: tell software at once.
     pub(crate) fn arm(&mut self, memory: &dyn Memory, word: Option<u32>) -> Result<(bool, Option<Misuse>), BusError> {
-        let record = memory.load_be32(self.spec.record + RECORD_ARM)?;
+        let record = memory.load_be32(self.spec.record.wrapping_add(RECORD_ARM))?;
         let changed = std::mem::replace(&mut self.record_seen, record) != record;
         if word.is_none() && !changed {
             return Ok((false, None));
@@ -229,10 +229,14 @@ impl Cq {
             return Ok((false, mismatch));
         }
         self.taken = Some(word);
-        let arm = Arm::decode(word);
+        let mut arm = Arm::decode(word);
+        // Drivers count an event when software takes it, so that who arms again before then uses its number once more. Its
+        // event is still to be had: there is nothing to do, and nothing wrong.
         if self.fired == Some(arm.sn) {
-            return Ok((false, Some(Misuse::StaleArm { sn: arm.sn })));
+            return Ok((false, mismatch));
         }
+        // Who waits for any completion goes on to do so.
+        arm.solicited_only &= self.armed.is_none_or(|before| before.solicited_only);
         let behind = |index: u32| index.wrapping_sub(arm.ci) & 0xff_ffff;
         let newest = if arm.solicited_only { self.solicited } else { self.produced };
         // Half of the 24-bit circle: an index behind `ci` is none. Nor is one that software was told of: who arms before it

@@ -2,6 +2,7 @@
 
 use crate::cq::Cq;
 use crate::event::Event;
+use crate::fabric::END_OF_TIME;
 use crate::memory::Memory;
 use crate::mkey::{Asker, Mkeys};
 use crate::packet::{Gid, Packet, Transport};
@@ -142,10 +143,24 @@ impl Device {
         std::mem::take(&mut self.shared.reports)
     }
 
-    /// A number that no object of the device has: small, and never used before.
+    /// A number that no object of the device has: small, and not used before until all have been.
     pub(crate) fn number(&mut self, from: u32) -> u32 {
-        self.next_number += 1;
-        from + self.next_number
+        /// With the largest of `from` in 24 bits.
+        const NUMBERS: u32 = 0xf0_0000;
+        loop {
+            self.next_number = self.next_number % NUMBERS + 1;
+            let number = from + self.next_number;
+            let Shared { cqs, srqs, .. } = &self.shared;
+            let is_used = self.pds.contains(&number)
+                || self.xrcds.contains(&number)
+                || self.uars.contains_key(&number)
+                || cqs.contains_key(&number)
+                || srqs.contains_key(&number)
+                || self.qps.contains_key(&number);
+            if !is_used {
+                return number;
+            }
+        }
     }
 
     pub(crate) fn refresh_srqs(&mut self) {
@@ -158,7 +173,7 @@ impl Device {
 
     /// One turn at time `now`: looks at doorbells, then lets each queue pair work. Returns the packets that leave.
     pub fn work(&mut self, now: Duration) -> Vec<Packet> {
-        self.shared.now = now;
+        self.shared.now = now.min(END_OF_TIME);
         if self.dead {
             return vec![];
         }

@@ -122,9 +122,9 @@ pub struct Eq {
 }
 
 impl Eq {
-    /// A queue of `1 << log2_size` entries. Software has set every owner bit to 1.
+    /// A queue of `1 << log2_size` entries, of 2^22 at most. Software has set every owner bit to 1.
     pub fn new(ring: Buffer, log2_size: u32) -> Self {
-        Self { ring, log2_size, produced: 0, consumed: 0, armed_at: None }
+        Self { ring, log2_size: log2_size.min(22), produced: 0, consumed: 0, armed_at: None }
     }
 
     /// Entries ever written, modulo 2^32.

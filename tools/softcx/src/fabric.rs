@@ -7,16 +7,58 @@ use crate::port::{Link, Port};
 use crate::report::Report;
 use crate::wire::{Disturbance, Verdict, Wire};
 use nix::poll::{PollFd, PollFlags, ppoll};
+use std::fmt;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A place of a device in its fabric.
+/// The time of a fabric goes no further: half of what can be told, so that what is due behind it can be told, too.
+pub(crate) const END_OF_TIME: Duration = Duration::from_secs(u64::MAX / 2);
+
+/// Which device of which fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeviceId(pub usize);
+pub struct DeviceId {
+    fabric: u64,
+    place: usize,
+}
+
+impl DeviceId {
+    /// Its place among the devices of its fabric, from 0.
+    pub fn place(self) -> usize {
+        self.place
+    }
+}
+
+/// Why there is no device by an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrongDevice {
+    /// The id is that of another fabric's or host's device.
+    Elsewhere(DeviceId),
+    /// The device is a [`SimHost`](crate::SimHost)'s: its commands are those of the program that uses it.
+    OfProgram(DeviceId),
+}
+
+impl fmt::Display for WrongDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Elsewhere(id) => {
+                write!(f, "device {} is of another fabric or host: use the id with the one that gave it", id.place)
+            }
+            Self::OfProgram(id) => {
+                write!(
+                    f,
+                    "device {} belongs to a simulated host: use SimHost::with, for its commands are the program's",
+                    id.place
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for WrongDevice {}
 
 /// Devices and the network between them. Clones are the same fabric.
 ///
@@ -35,6 +77,8 @@ pub struct DeviceId(pub usize);
 pub struct Fabric(Arc<Inner>);
 
 struct Inner {
+    /// Differs from fabric to fabric of the process.
+    number: u64,
     world: Mutex<World>,
     /// Calls that wait for the engine to let go of the world.
     waiting: AtomicUsize,
@@ -44,6 +88,8 @@ type Listener = Box<dyn FnMut(DeviceId, &mut Device) -> bool + Send>;
 type Clock = Box<dyn FnMut(Duration) -> bool + Send>;
 
 struct World {
+    /// The fabric's.
+    number: u64,
     devices: Vec<Device>,
     wire: Wire,
     bridges: Vec<Bridge>,
@@ -57,7 +103,11 @@ struct World {
 impl Fabric {
     /// An empty fabric. All chance in it comes from `seed`.
     pub fn new(seed: u64) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: only that numbers differ counts.
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let world = World {
+            number,
             devices: vec![],
             wire: Wire::new(seed),
             bridges: vec![],
@@ -65,7 +115,7 @@ impl Fabric {
             listeners: vec![],
             clocks: vec![],
         };
-        Self(Arc::new(Inner { world: Mutex::new(world), waiting: AtomicUsize::new(0) }))
+        Self(Arc::new(Inner { number, world: Mutex::new(world), waiting: AtomicUsize::new(0) }))
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -85,7 +135,7 @@ impl Fabric {
     pub(crate) fn insert(&self, device: Device) -> DeviceId {
         let mut world = self.world();
         world.devices.push(device);
-        DeviceId(world.devices.len() - 1)
+        DeviceId { fabric: self.0.number, place: world.devices.len() - 1 }
     }
 
     /// How many devices there are.
@@ -98,22 +148,32 @@ impl Fabric {
         self.len() == 0
     }
 
-    /// Looks at a device, or commands it.
+    /// Looks at a device, or commands it. Not one of a [`SimHost`](crate::SimHost):
+    /// [`SimHost::with`](crate::SimHost::with) does what there is to do to those.
     ///
-    /// # Panics
-    ///
-    /// If `id` is another fabric's, or that of a [`SimHost`](crate::SimHost)'s device: its commands are those of the program
-    /// that uses it, and [`SimHost::with`](crate::SimHost::with) does what else there is.
-    pub fn with<T>(&self, id: DeviceId, f: impl FnOnce(&mut Device) -> T) -> T {
-        self.with_any(id, |device| {
-            assert!(!device.is_of_program, "the device belongs to a simulated host");
-            f(device)
-        })
+    /// ```
+    /// use softcx::{Fabric, SimDevice, SimHost, WrongDevice};
+    /// let host = SimHost::new(1);
+    /// let id = host.add(SimDevice::roce("mlx5_0"));
+    /// assert_eq!(host.fabric().with(id, |device| device.alloc_pd()), Err(WrongDevice::OfProgram(id)));
+    /// assert_eq!(Fabric::new(1).with(id, |device| device.alloc_pd()), Err(WrongDevice::Elsewhere(id)));
+    /// ```
+    pub fn with<T>(&self, id: DeviceId, f: impl FnOnce(&mut Device) -> T) -> Result<T, WrongDevice> {
+        let mut world = self.world();
+        let known = world.devices.get_mut(id.place).filter(|_| id.fabric == self.0.number);
+        let device = known.ok_or(WrongDevice::Elsewhere(id))?;
+        if device.is_of_program {
+            return Err(WrongDevice::OfProgram(id));
+        }
+        let result = f(device);
+        world.tell_listeners();
+        Ok(result)
     }
 
+    /// As [`with`](Self::with), for an id that this fabric has given, whoever's device it is.
     pub(crate) fn with_any<T>(&self, id: DeviceId, f: impl FnOnce(&mut Device) -> T) -> T {
         let mut world = self.world();
-        let result = f(&mut world.devices[id.0]);
+        let result = f(&mut world.devices[id.place]);
         world.tell_listeners();
         result
     }
@@ -127,7 +187,9 @@ impl Fabric {
     /// Calls `clock` now and with the time of each step, until it returns false.
     pub(crate) fn watch_time(&self, mut clock: impl FnMut(Duration) -> bool + Send + 'static) {
         let mut world = self.world();
-        if clock(world.now) {
+        let now = world.now;
+        world.clocks.retain_mut(|clock| clock(now));
+        if clock(now) {
             world.clocks.push(Box::new(clock));
         }
     }
@@ -185,7 +247,7 @@ impl Fabric {
         self.world().now
     }
 
-    /// One step at time `now`, which never goes back: packets arrive, doorbells are seen, queue pairs work. True if
+    /// One step at time `now`, which never goes back, and stops at half of what a [`Duration`] can hold: packets arrive, doorbells are seen, queue pairs work. True if
     /// anything happened.
     pub fn step(&self, now: Duration) -> bool {
         self.world().step(now)
@@ -203,7 +265,7 @@ impl Fabric {
     /// late, or for something that must not happen, need not wait as long.
     pub fn settle(&self, limit: Duration) -> bool {
         let mut world = self.world();
-        let end = world.now + limit;
+        let end = world.now.saturating_add(limit).min(END_OF_TIME);
         loop {
             let now = world.now;
             if world.step(now) {
@@ -233,8 +295,8 @@ impl Fabric {
                 PollFd::new(socket.as_fd(), events)
             })
             .collect();
-        // A signal ends the wait, as anything may: the caller looks for itself.
-        let _ = ppoll(&mut set, Some(limit.into()), None);
+        // A signal ends the wait, as anything may: the caller looks for itself. The kernel knows no wait of ages.
+        let _ = ppoll(&mut set, Some(limit.min(Duration::from_secs(1 << 30)).into()), None);
     }
 
     /// How many bridges there are. One whose other end is gone is none.
@@ -264,7 +326,7 @@ impl Fabric {
             let (now, progress) = {
                 let mut world = self.world();
                 // From where time is, not from where it started: others may have moved it on.
-                let now = world.now + passed;
+                let now = world.now.saturating_add(passed);
                 (now, world.step(now))
             };
             if progress {
@@ -329,7 +391,7 @@ impl World {
     }
 
     fn step(&mut self, now: Duration) -> bool {
-        self.now = self.now.max(now);
+        self.now = self.now.max(now.min(END_OF_TIME));
         let now = self.now;
         self.clocks.retain_mut(|clock| clock(now));
         let arrived = self.wire.arrived(self.now);
@@ -359,10 +421,11 @@ impl World {
     }
 
     fn tell_listeners(&mut self) {
-        let World { devices, listeners, .. } = self;
+        let World { number, devices, listeners, .. } = self;
+        let fabric = *number;
         listeners.retain_mut(|listener| {
             let mut devices = devices.iter_mut().enumerate();
-            devices.all(|(i, device)| listener(DeviceId(i), device))
+            devices.all(|(i, device)| listener(DeviceId { fabric, place: i }, device))
         });
     }
 

@@ -60,10 +60,11 @@
 //! # Misuse
 //!
 //! What hardware would let pass, or punish without a word, is in [`Fabric::take_reports`], with the WQE at fault: access
-//! outside registered memory, a doorbell ahead of its record, a wrong WQE index, an overfull ring, a stale arm, a missing
-//! fence, a completion queue overrun. And some misuses are made to hurt, so that tests fail where hardware may only be slow
-//! or lucky (see [`Punish`]): a posted receive buffer holds [`POISON`] until its completion is there, a consumed WQE is
-//! overwritten with [`SCRIBBLE`], and queue pairs take turns in changing order. Without a doorbell there is no progress.
+//! outside registered memory, a doorbell ahead of its record, a wrong WQE index, an overfull ring, an arm doorbell without its
+//! record, a missing fence, a completion queue overrun. And some misuses are made to hurt, so that tests fail where hardware
+//! may only be slow or lucky (see [`Punish`]): a posted receive buffer holds [`POISON`] until its completion is there, a
+//! consumed WQE is overwritten with [`SCRIBBLE`], and queue pairs take turns in changing order. Without a doorbell there is no
+//! progress.
 //!
 //! # Watching
 //!
@@ -121,7 +122,7 @@ pub use control::Control;
 pub use cq::{Cq, CqSpec, Moderation};
 pub use device::{CLOCK_KHZ, Device, DeviceSpec};
 pub use event::{Eq, Event, PortChange};
-pub use fabric::{DeviceId, Engine, Fabric};
+pub use fabric::{DeviceId, Engine, Fabric, WrongDevice};
 pub use memory::{Buffer, BusError, Memory, VecMemory};
 pub use mini::MiniFormat;
 pub use mkey::{Access, Asker, KeyError, KeyRange, Mkey, Mkeys, Translation, Why};

@@ -64,7 +64,7 @@ impl Buffer {
 
     /// `len` bytes from byte `at` on.
     pub fn part(&self, at: u64, len: u64) -> Self {
-        Self { offset: self.offset + at, len: len.min(self.len.saturating_sub(at)), ..self.clone() }
+        Self { offset: self.offset.saturating_add(at), len: len.min(self.len.saturating_sub(at)), ..self.clone() }
     }
 
     /// Bytes.
@@ -83,7 +83,7 @@ impl Buffer {
         if at >= self.len {
             return Err(missing);
         }
-        let byte = self.offset + at;
+        let byte = self.offset.checked_add(at).ok_or(missing)?;
         let page = self.pages.get((byte >> self.log2_page) as usize).ok_or(missing)?;
         let within = byte & ((1 << self.log2_page) - 1);
         Ok((page.wrapping_add(within), ((1 << self.log2_page) - within).min(self.len - at)))
@@ -98,7 +98,7 @@ impl Buffer {
     ) -> Result<(), BusError> {
         let mut done = 0;
         while done < len {
-            let (address, room) = self.locate(at + done as u64)?;
+            let (address, room) = self.locate(at.checked_add(done as u64).ok_or(BusError { address: at })?)?;
             let n = (len - done).min(usize::try_from(room).unwrap_or(usize::MAX));
             each(address, done..done + n)?;
             done += n;

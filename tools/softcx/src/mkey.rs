@@ -111,6 +111,8 @@ pub enum Why {
     },
     /// The key is of another queue pair.
     Qp,
+    /// The key leads to other keys, where only one that leads to memory may be.
+    Indirect,
     /// The memory itself is not there.
     Bus,
 }
@@ -125,6 +127,7 @@ impl fmt::Display for KeyError {
             Why::Forbidden => f.write_str("the key does not allow it"),
             Why::Bounds { start, len } => write!(f, "the key covers {len} bytes at {start:#x}"),
             Why::Qp => f.write_str("the key is bound to another queue pair"),
+            Why::Indirect => f.write_str("the key leads to other keys, and not to memory"),
             Why::Bus => f.write_str("the memory is not there"),
         }
     }
@@ -151,7 +154,7 @@ impl Mkeys {
     /// so that a stale key names nothing.
     pub fn insert(&mut self, mut mkey: Mkey) -> u32 {
         loop {
-            self.made += 1;
+            self.made = self.made.wrapping_add(1);
             let index = 0x10 + self.made % 0xff_ff00;
             if !self.table.contains_key(&index) {
                 mkey.variant = (self.made as u8).wrapping_mul(0x2b) | 1;
@@ -208,8 +211,20 @@ impl Mkeys {
     pub fn runs(
         &self,
         asker: Asker,
+        range: KeyRange,
+        need: Access,
+        each: &mut dyn FnMut(u64, std::ops::Range<usize>) -> Result<(), BusError>,
+    ) -> Result<(), KeyError> {
+        self.runs_of(asker, range, need, true, each)
+    }
+
+    /// `may_lead_on`: the key may lead to other keys; those may not.
+    fn runs_of(
+        &self,
+        asker: Asker,
         KeyRange { key, address, len }: KeyRange,
         need: Access,
+        may_lead_on: bool,
         each: &mut dyn FnMut(u64, std::ops::Range<usize>) -> Result<(), BusError>,
     ) -> Result<(), KeyError> {
         let fail = |why| KeyError { key, address, len, why };
@@ -230,6 +245,7 @@ impl Mkeys {
         let bytes = usize::try_from(len).map_err(|_| fail(Why::Bus))?;
         match &mkey.translation {
             Translation::Bus(buffer) => buffer.runs(at, bytes, each).map_err(|_| fail(Why::Bus)),
+            Translation::Keys(_) if !may_lead_on => Err(fail(Why::Indirect)),
             Translation::Keys(ranges) => {
                 let under = if need.0 & !Access::REMOTE_READ.0 == 0 { Access::LOCAL_READ } else { Access::LOCAL_WRITE };
                 let (mut skip, mut done) = (at, 0);
@@ -239,9 +255,9 @@ impl Mkeys {
                         continue;
                     }
                     let n = (range.len - skip).min(len - done);
-                    let part = KeyRange { key: range.key, address: range.address + skip, len: n };
+                    let part = KeyRange { key: range.key, address: range.address.wrapping_add(skip), len: n };
                     let base = done as usize;
-                    self.runs(asker, part, under, &mut |bus, r| each(bus, base + r.start..base + r.end))
+                    self.runs_of(asker, part, under, false, &mut |bus, r| each(bus, base + r.start..base + r.end))
                         .map_err(|e| fail(e.why))?;
                     done += n;
                     skip = 0;
@@ -254,6 +270,11 @@ impl Mkeys {
     /// Whether the access is allowed.
     pub fn check(&self, asker: Asker, range: KeyRange, need: Access) -> Result<(), KeyError> {
         self.runs(asker, range, need, &mut |_, _| Ok(()))
+    }
+
+    /// Whether a window may be bound to the range: it is that of a region.
+    pub(crate) fn check_direct(&self, asker: Asker, range: KeyRange, need: Access) -> Result<(), KeyError> {
+        self.runs_of(asker, range, need, false, &mut |_, _| Ok(()))
     }
 
     /// Reads memory through a key.

@@ -44,6 +44,16 @@ pub struct Sge {
     pub len: u32,
 }
 
+impl RecvSpec {
+    /// Whether a ring can be like that, and what it is made of is long enough.
+    pub(crate) fn is_sound(&self) -> bool {
+        let smallest = if self.linked { wqe::srq_next::BYTES + wqe::DS_BYTES } else { wqe::DS_BYTES };
+        self.log2_count <= 16
+            && (smallest.ilog2()..=16).contains(&self.log2_stride)
+            && self.ring.len() >= 1 << (self.log2_count + self.log2_stride)
+    }
+}
+
 impl Sge {
     pub(crate) fn range(self) -> KeyRange {
         KeyRange { key: self.lkey, address: self.address, len: self.len.into() }
@@ -73,7 +83,7 @@ impl RecvWqe {
         for (sge, old) in std::mem::take(&mut self.saved) {
             let skip = used.min(u64::from(sge.len)).min(old.len() as u64) as usize;
             used -= used.min(sge.len.into());
-            let tail = Sge { address: sge.address + skip as u64, len: (old.len() - skip) as u32, ..sge };
+            let tail = Sge { address: sge.address.wrapping_add(skip as u64), len: (old.len() - skip) as u32, ..sge };
             // Keys may be gone by now; then so is the memory.
             let Ok(now) = shared.mkeys.read(&*shared.memory, asker, tail.range(), Access::LOCAL_WRITE) else {
                 continue;

@@ -67,11 +67,6 @@ pub enum Misuse {
         /// Word in the doorbell.
         doorbell: u32,
     },
-    /// A CQ was armed with the sequence number of an event that has fired already.
-    StaleArm {
-        /// The sequence number.
-        sn: u8,
-    },
     /// A consumer index went past what the device has written, or backwards.
     ConsumerIndex {
         /// Index in the record.
@@ -124,7 +119,6 @@ impl fmt::Display for Misuse {
             Self::ArmRecord { record, doorbell } => {
                 write!(f, "arm doorbell {doorbell:#010x}, but the record holds {record:#010x}")
             }
-            Self::StaleArm { sn } => write!(f, "armed with sequence number {sn}, whose event has fired already"),
             Self::ConsumerIndex { found, produced } => {
                 write!(f, "consumer index {found:#x} while {produced:#x} entries were produced")
             }

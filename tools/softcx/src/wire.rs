@@ -1,5 +1,6 @@
 //! What is between devices: packets on their way, and what happens to some of them.
 
+use crate::fabric::END_OF_TIME;
 use crate::packet::Packet;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -73,17 +74,18 @@ impl Wire {
 
     fn put(&mut self, now: Duration, packet: Packet, reordering: f64) {
         let late = if self.random.chance(reordering) {
-            self.disturbance.jitter.mul_f64(self.random.unit())
+            self.disturbance.jitter.min(END_OF_TIME).mul_f64(self.random.unit())
         } else {
             Duration::ZERO
         };
         self.count += 1;
-        self.on_the_way.insert((now + self.disturbance.delay + late, self.count), packet);
+        let arrives = now.saturating_add(self.disturbance.delay).saturating_add(late);
+        self.on_the_way.insert((arrives, self.count), packet);
     }
 
     /// Takes out what has arrived by `now`, in order.
     pub fn arrived(&mut self, now: Duration) -> Vec<Packet> {
-        let later = self.on_the_way.split_off(&(now + Duration::from_nanos(1), 0));
+        let later = self.on_the_way.split_off(&(now, u64::MAX));
         std::mem::replace(&mut self.on_the_way, later).into_values().collect()
     }
 

@@ -9,7 +9,7 @@ use crate::bits::doorbell::{self, SEND, SEND_COUNT, SEND_STRIDE, UAR_BYTES};
 use crate::bits::firmware::{eq_doorbell, segment};
 use crate::bits::wqe::{BB_BYTES, DS_BYTES, ctrl};
 use crate::device::CLOCK_KHZ;
-use crate::fabric::{DeviceId, Fabric};
+use crate::fabric::{DeviceId, Fabric, WrongDevice};
 use crate::memory::{BusError, Memory};
 use std::fmt;
 use std::sync::Arc;
@@ -34,9 +34,10 @@ type Log = Box<dyn FnMut(fmt::Arguments<'_>) + Send>;
 ///     guid: 1,
 ///     punish: Punish::default(),
 /// });
-/// let mut function = Function::new(&fabric, id);
+/// let mut function = Function::new(&fabric, id)?;
 /// assert_eq!(function.config_read(0, 4), 0x1017_15b3);
 /// assert!(function.live().is_empty());
+/// # Ok::<(), softcx::WrongDevice>(())
 /// ```
 pub struct Function {
     fabric: Fabric,
@@ -83,14 +84,10 @@ enum Store {
 }
 
 impl Function {
-    /// The function of device `id` of the fabric, switched on.
-    ///
-    /// # Panics
-    ///
-    /// As [`Fabric::with`].
-    pub fn new(fabric: &Fabric, id: DeviceId) -> Self {
-        let memory = fabric.with(id, |device| Arc::clone(device.memory()));
-        Self {
+    /// The function of device `id` of the fabric, switched on. Not of a [`SimHost`](crate::SimHost)'s.
+    pub fn new(fabric: &Fabric, id: DeviceId) -> Result<Self, WrongDevice> {
+        let memory = fabric.with(id, |device| Arc::clone(device.memory()))?;
+        Ok(Self {
             fabric: fabric.clone(),
             id,
             memory,
@@ -103,7 +100,7 @@ impl Function {
             blue_flame: false,
             slowdown: 1,
             log: Box::new(|_| {}),
-        }
+        })
     }
 
     /// Who hears, from now on, of each command and of what is wrong with one.
@@ -119,13 +116,9 @@ impl Function {
     }
 
     /// Says, from the next time on that a driver asks, that the fabric's time goes by so much more slowly than the guest's.
-    ///
-    /// # Panics
-    ///
-    /// If `slowdown` is zero.
+    /// Zero counts as 1: not at all.
     pub fn set_slowdown(&mut self, slowdown: u32) {
-        assert!(slowdown != 0);
-        self.slowdown = slowdown;
+        self.slowdown = slowdown.max(1);
         self.firmware = self.new_firmware();
     }
 
@@ -203,7 +196,7 @@ impl Function {
                         segment::CMD_DOORBELL => self.stores.push(Store::Commands(word)),
                         _ => {
                             if self.segment.write(at, word) {
-                                self.fabric.with(self.id, |device| device.reset());
+                                self.fabric.with_any(self.id, |device| device.reset());
                                 self.firmware = self.new_firmware();
                             }
                         }
@@ -261,9 +254,9 @@ impl Function {
                     }
                 }
                 Store::Cq { page, value } => {
-                    self.fabric.with(self.id, |device| device.doorbell(page, doorbell::CQ, value));
+                    self.fabric.with_any(self.id, |device| device.doorbell(page, doorbell::CQ, value));
                 }
-                Store::Send { page, offset, bytes } => self.fabric.with(self.id, |device| {
+                Store::Send { page, offset, bytes } => self.fabric.with_any(self.id, |device| {
                     if bytes.len() > DOORBELL_BYTES {
                         device.blue_flame(page, offset, &bytes);
                     } else {
@@ -279,13 +272,13 @@ impl Function {
     /// Makes a fault, as a test in the guest can.
     pub fn make(&mut self, fault: Fault) {
         (self.log)(format_args!("fault: {fault:?}"));
-        let port = |active| self.fabric.with(self.id, |device| device.control().set_port_active(1, active));
+        let port = |active| self.fabric.with_any(self.id, |device| device.control().set_port_active(1, active));
         match fault {
             // There is a port 1.
             Fault::PortDown => drop(port(false)),
             Fault::PortUp => drop(port(true)),
             Fault::Fatal => {
-                self.fabric.with(self.id, |device| device.control().die());
+                self.fabric.with_any(self.id, |device| device.control().die());
                 self.segment.fail();
             }
         }
@@ -293,7 +286,7 @@ impl Function {
 
     /// Passes on what the device has to tell: events go into event queues.
     pub fn tell(&mut self) {
-        for event in self.fabric.with(self.id, |device| device.take_events()) {
+        for event in self.fabric.with_any(self.id, |device| device.take_events()) {
             self.raise(|firmware, memory| firmware.tell(memory, event));
         }
     }
@@ -323,7 +316,7 @@ impl Function {
         // The command that makes the queue of command events is waited for without one.
         let tells = self.firmware.eqs.tells_of_commands();
         let Self { firmware, log, .. } = self;
-        let output = self.fabric.with(self.id, |device| firmware.execute(device, &taken.input, log));
+        let output = self.fabric.with_any(self.id, |device| firmware.execute(device, &taken.input, log));
         if let Err(BusError { address }) = taken.answer(&*memory, &output) {
             (self.log)(format_args!("entry {index}: no memory at {address:#x}"));
         }
@@ -334,14 +327,14 @@ impl Function {
 
     /// How many objects of each kind the driver has left, kinds without any left out.
     pub fn live(&self) -> Vec<(&'static str, usize)> {
-        let mut live = self.fabric.with(self.id, |device| device.live());
+        let mut live = self.fabric.with_any(self.id, |device| device.live());
         live.extend(self.firmware.live());
         live
     }
 
     /// The guest resets the function: nothing is left of what the driver had.
     pub fn reset(&mut self) {
-        self.fabric.with(self.id, |device| device.reset());
+        self.fabric.with_any(self.id, |device| device.reset());
         (self.config, self.msix) = (ConfigSpace::new(), Msix::new());
         (self.segment, self.firmware) = (Segment::default(), self.new_firmware());
         self.stores.clear();

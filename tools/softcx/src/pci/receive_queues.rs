@@ -40,7 +40,7 @@ impl ReceiveQueues {
         if device.cq(xrc.cqn).is_none() {
             return Err(Status(status::BAD_RESOURCE));
         }
-        let srqn = device.create_srq(at::PD.get32(context), spec, Some(xrc), at::LIMIT.get(context) as u16);
+        let srqn = device.create_srq(at::PD.get32(context), spec, Some(xrc), at::LIMIT.get(context) as u16)?;
         self.0.insert(srqn, context.to_vec());
         c.put_number(srqn);
         Ok(())
@@ -62,7 +62,7 @@ impl ReceiveQueues {
             record: wq::RECORD.get(queue),
             linked: true,
         };
-        let srqn = device.create_srq(wq::PD.get32(queue), spec, None, wq::LIMIT.get(queue) as u16);
+        let srqn = device.create_srq(wq::PD.get32(queue), spec, None, wq::LIMIT.get(queue) as u16)?;
         self.0.insert(srqn, context.to_vec());
         c.put_number(srqn);
         Ok(())

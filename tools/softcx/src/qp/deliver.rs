@@ -90,7 +90,7 @@ impl Qp {
             Message::Write { remote, done } => (*remote, *done),
             _ => (remote, 0),
         };
-        let after = done + payload.len() as u32;
+        let after = u32::try_from(payload.len()).ok().and_then(|len| done.checked_add(len)).unwrap_or(u32::MAX);
         if after > remote.len || part.last && after != remote.len {
             let event = Event::QpInvalidRequest { qpn: self.qpn };
             return Err(Refused::With(Nak::InvalidRequest, Some(event)));

@@ -26,7 +26,7 @@ impl Qp {
                 Access::LOCAL_READ
             };
             for range in ranges.iter().filter(|_| change.len != 0) {
-                if let Err(e) = shared.mkeys.check(self.asker(), *range, need) {
+                if let Err(e) = shared.mkeys.check_direct(self.asker(), *range, need) {
                     self.report(shared, Some(image), Misuse::LocalAccess(e));
                     return Err(FAILED);
                 }

@@ -156,7 +156,7 @@ impl Qp {
                 _ if from == to => {}
                 Segment::Inline(bytes) => out.extend_from_slice(&bytes[from as usize..to as usize]),
                 Segment::Sge(sge) => {
-                    let part = KeyRange { key: sge.lkey, address: sge.address + from, len: to - from };
+                    let part = KeyRange { key: sge.lkey, address: sge.address.wrapping_add(from), len: to - from };
                     out.extend(shared.mkeys.read(&*shared.memory, self.asker(), part, Access::LOCAL_READ)?);
                 }
             }
@@ -174,7 +174,7 @@ impl Qp {
             let to = end.clamp(base, base + len);
             if from != to {
                 let part = &bytes[(from - offset) as usize..(to - offset) as usize];
-                let at = (sge.lkey, sge.address + (from - base));
+                let at = (sge.lkey, sge.address.wrapping_add(from - base));
                 shared.mkeys.write(&*shared.memory, self.asker(), at, Access::LOCAL_WRITE, part)?;
             }
             base += len;

@@ -299,10 +299,11 @@ impl Qp {
     }
 
     pub(super) fn mtu(&self, shared: &Shared) -> u32 {
-        match self.spec.kind {
+        let bytes = match self.spec.kind {
             QpKind::Ud => shared.ports.get(usize::from(self.attr.port).wrapping_sub(1)).map_or(256, |p| p.mtu_bytes),
             _ => self.attr.mtu_bytes,
-        }
+        };
+        bytes.max(1)
     }
 
     /// Completes WQEs from the oldest on, as far as they are done.

@@ -185,7 +185,7 @@ impl Qp {
             Body::ReadRequest { remote } => {
                 self.may_hold_another(in_message)?;
                 self.may(shared, asker, remote, Access::REMOTE_READ)?;
-                let packets = remote.len.div_ceil(self.attr.mtu_bytes).max(1);
+                let packets = remote.len.div_ceil(self.mtu(shared)).max(1);
                 self.responder.expected = psn::add(psn, packets);
                 self.responder.answers.push_back(Answer::Read { psn, asker, remote, sent: 0 });
                 Ok(())
@@ -279,7 +279,7 @@ impl Qp {
                 }
                 Answer::Nak { psn, nak } => self.emit(shared, psn, false, false, Body::Nak(nak)),
                 Answer::Read { psn, asker, remote, sent } => {
-                    let n = (remote.len - sent).min(self.attr.mtu_bytes);
+                    let n = (remote.len - sent).min(self.mtu(shared));
                     let range =
                         KeyRange { key: remote.rkey, address: remote.address.wrapping_add(sent.into()), len: n.into() };
                     let payload = if n == 0 {

@@ -19,6 +19,13 @@ pub struct SendSpec {
     pub record: u64,
 }
 
+impl SendSpec {
+    /// Whether a ring can be like that, and what it is made of is long enough.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.log2_bbs <= 16 && self.ring.len() >= (BB_BYTES as u64) << self.log2_bbs
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct SendRing {
     spec: SendSpec,
@@ -39,7 +46,7 @@ impl SendRing {
 
     /// A doorbell, with its 8 bytes, or a look because another doorbell of the page may have hidden this ring's.
     pub fn ring(&mut self, shared: &mut Shared, qpn: u32, doorbell: Option<u64>) {
-        let record = match shared.memory.load_be32(self.spec.record + RECORD_SEND) {
+        let record = match shared.memory.load_be32(self.spec.record.wrapping_add(RECORD_SEND)) {
             Ok(record) => record as u16,
             Err(BusError { address }) => return shared.report(qpn, None, Misuse::RingMemory { address }),
         };

@@ -14,13 +14,26 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The device's end of an event file.
+/// Which file a descriptor is of.
+type Inode = (libc::dev_t, libc::ino_t);
+
+/// The file that a descriptor is of, if there is such a descriptor.
+fn inode(fd: RawFd) -> Option<Inode> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the structure has room for the answer, and lives for the call; the kernel checks the number.
+    let answer = unsafe { libc::fstat(fd, stat.as_mut_ptr()) };
+    // SAFETY: the kernel has filled the structure.
+    (answer == 0).then(|| unsafe { stat.assume_init() }).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// The device's end of an event file. The other end is the program's alone: when that is closed, this end shows it.
 #[derive(Debug)]
 pub(super) struct Channel {
     ours: OwnedFd,
-    /// The program's end once more, to take records of destroyed objects out again.
-    theirs: OwnedFd,
+    /// The program's descriptor, as it was made: it may be closed by now, and the number another file's.
     number: RawFd,
+    /// The program's end, whatever numbers it has.
+    theirs: Inode,
     /// Records that the socket has no room for yet, oldest first.
     backlog: Mutex<VecDeque<Vec<u8>>>,
 }
@@ -37,14 +50,32 @@ impl Channel {
         }
         // SAFETY: both are new and nobody else's.
         let (ours, program) = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
-        let theirs = program.try_clone().map_err(|_| Errno::EMFILE)?;
+        let theirs = inode(program.as_raw_fd()).ok_or(Errno::EBADF)?;
         let number = program.into_raw_fd();
-        Ok((Self { ours, theirs, number, backlog: Mutex::default() }, number))
+        Ok((Self { ours, number, theirs, backlog: Mutex::default() }, number))
     }
 
-    /// The program's descriptor.
-    pub fn number(&self) -> RawFd {
-        self.number
+    /// The one of `files` whose other end the program has as `number`.
+    pub fn named(files: &[Arc<Self>], number: RawFd) -> Option<Arc<Self>> {
+        let named = inode(number)?;
+        files.iter().find(|file| file.theirs == named).cloned()
+    }
+
+    /// Whether the program has closed its end.
+    pub fn is_closed(&self) -> bool {
+        is_hung_up(&self.ours)
+    }
+
+    /// The program's end once more, for a moment, to take records out that are in it. `None` if it is closed, or known to
+    /// the program by other numbers only.
+    fn end(&self) -> Option<OwnedFd> {
+        // A copy first: what has the number now may be closed, and the number used again, at any time.
+        // SAFETY: the kernel checks the number; the copy is new, and nobody else's.
+        let copy = unsafe {
+            let copy = libc::fcntl(self.number, libc::F_DUPFD_CLOEXEC, 0);
+            (copy >= 0).then(|| OwnedFd::from_raw_fd(copy))?
+        };
+        (inode(copy.as_raw_fd()) == Some(self.theirs)).then_some(copy)
     }
 
     fn backlog(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
@@ -84,12 +115,12 @@ impl Channel {
     pub fn remove(&self, gone: impl Fn(&[u8]) -> bool) {
         let mut backlog = self.backlog();
         let mut kept = VecDeque::new();
-        loop {
+        let end = self.end();
+        while let Some(end) = &end {
             let mut record = [0; 16];
             // SAFETY: the buffer is live and as long as said.
-            let n = unsafe {
-                libc::recv(self.theirs.as_raw_fd(), record.as_mut_ptr().cast(), record.len(), libc::MSG_DONTWAIT)
-            };
+            let n =
+                unsafe { libc::recv(end.as_raw_fd(), record.as_mut_ptr().cast(), record.len(), libc::MSG_DONTWAIT) };
             match usize::try_from(n) {
                 Ok(n) if n > 0 => kept.push_back(record[..n].to_vec()),
                 _ => break,
@@ -107,16 +138,16 @@ impl Channel {
     pub fn bury(self: Arc<Self>) {
         static GRAVES: Mutex<Vec<OwnedFd>> = Mutex::new(vec![]);
         let mut graves = GRAVES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Self { ours, theirs, .. }) = Arc::into_inner(self) {
-            drop(theirs);
-            graves.push(ours);
-        }
+        graves.extend(Arc::into_inner(self).map(|channel| channel.ours));
         // This one too, if the program closed it before its context.
-        graves.retain(|grave| {
-            let mut poll = libc::pollfd { fd: grave.as_raw_fd(), events: 0, revents: 0 };
-            // SAFETY: one structure, live for the call.
-            unsafe { libc::poll(&raw mut poll, 1, 0) };
-            poll.revents & libc::POLLHUP == 0
-        });
+        graves.retain(|grave| !is_hung_up(grave));
     }
+}
+
+/// Whether the other end of a socket is closed.
+fn is_hung_up(socket: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one structure, live for the call.
+    unsafe { libc::poll(&raw mut poll, 1, 0) };
+    poll.revents & libc::POLLHUP != 0
 }

@@ -217,7 +217,7 @@ impl File {
         };
         let event_file = state.async_file(wish.event_file)?;
         // The driver passes over the limit of a new queue.
-        let srqn = self.with(|d| d.create_srq(pd, spec, xrc, 0));
+        let srqn = self.with(|d| d.create_srq(pd, spec, xrc, 0)).map_err(errno)?;
         self.watch(Subject::Srq(srqn), wish.user_handle, None, event_file);
         let max_wr = entries as u32 - 1;
         let handle = state.insert(What::Srq { srqn, max_wr, max_sge: wish.max_sge }, uses);

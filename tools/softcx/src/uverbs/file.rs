@@ -166,6 +166,7 @@ impl File {
         }
         let counts = self.undo(&what)?;
         state.remove(handle);
+        state.forget_closed();
         if let What::Uar { offset, .. } = what {
             state.pages.remove(&offset);
         }
@@ -217,14 +218,18 @@ impl File {
         let (channel, number) = Channel::new()?;
         let channel = Arc::new(channel);
         self.router().add_file(self.id, &channel);
-        self.state().async_files.push(channel);
+        let mut state = self.state();
+        state.forget_closed();
+        state.async_files.push(channel);
         Ok(number)
     }
 
     /// A new completion channel.
     pub fn open_channel(&self) -> Result<Response, Errno> {
         let (channel, number) = Channel::new()?;
-        self.state().channels.push(Arc::new(channel));
+        let mut state = self.state();
+        state.forget_closed();
+        state.channels.push(Arc::new(channel));
         Ok(Response::new(4).u32(0, number as u32))
     }
 }
@@ -299,14 +304,23 @@ impl State {
     }
 
     pub fn channel(&self, number: i32) -> Result<Arc<Channel>, Errno> {
-        self.channels.iter().rev().find(|c| c.number() == number).cloned().ok_or(Errno::EBADF)
+        Channel::named(&self.channels, number).ok_or(Errno::EBADF)
+    }
+
+    /// Forgets event files that no object tells, and that the program has closed: nobody can name them again. The default
+    /// one stays, for objects to come.
+    fn forget_closed(&mut self) {
+        let is_open = |file: &Arc<Channel>| Arc::strong_count(file) > 1 || !file.is_closed();
+        self.channels.retain(is_open);
+        let mut is_default = true;
+        self.async_files.retain(|file| std::mem::take(&mut is_default) || is_open(file));
     }
 
     /// The file that an object's events go to: the one named, or the default.
     pub fn async_file(&self, number: Option<i32>) -> Result<Option<Arc<Channel>>, Errno> {
         match number {
             None => Ok(self.async_files.first().cloned()),
-            Some(n) => self.async_files.iter().find(|c| c.number() == n).cloned().map(Some).ok_or(Errno::EBADF),
+            Some(n) => Channel::named(&self.async_files, n).map(Some).ok_or(Errno::EBADF),
         }
     }
 

@@ -6,9 +6,9 @@ use super::page::PagePool;
 use super::router::Router;
 use crate::control::Control;
 use crate::device::{Device, DeviceSpec};
-use crate::fabric::{DeviceId, Fabric};
+use crate::fabric::{DeviceId, Fabric, WrongDevice};
 use crate::memory::Memory;
-use crate::packet::Network;
+use crate::packet::{MULTICAST_LIDS, Network};
 use crate::port::{Link, Port};
 use crate::shared::Punish;
 use ironverbs::sys::{Cdev, Sys};
@@ -184,12 +184,18 @@ impl SimHost {
 
     /// Adds a device.
     pub fn add(&self, device: SimDevice) -> DeviceId {
-        let place = self.shared.fabric.len() as u16 + 1 + self.state().first_place;
-        let [high, low] = place.to_be_bytes();
-        let mac = [0x02, 0, 0x5e, 0, high, low];
+        let place = u32::from(self.state().first_place).saturating_add(self.shared.fabric.len() as u32 + 1);
+        let [_, highest, high, low] = place.to_be_bytes();
+        let mac = [0x02, 0, 0x5e, highest, high, low];
         let guid = 0x0200_5eff_fe00_0000 | u64::from(place);
-        let port =
-            if device.ethernet { Port::ethernet(mac, [198, 18, high, low]) } else { Port::infiniband(place, guid) };
+        let port = if device.ethernet {
+            // 198.18.0.0/15 is for tests.
+            Port::ethernet(mac, [198, 18 | highest & 1, high, low])
+        } else {
+            // LIDs end where those of groups begin, and with 1 again.
+            let lids = u32::from(MULTICAST_LIDS) - 1;
+            Port::infiniband(((place - 1) % lids + 1) as u16, guid)
+        };
         let memory: Arc<dyn Memory> = super::cdev::process_memory();
         let mut made = Device::new(DeviceSpec {
             name: device.name.clone(),
@@ -213,8 +219,11 @@ impl SimHost {
     }
 
     /// Looks at a device, or does something to it: every fault is a method of [`Control`].
-    pub fn with<T>(&self, id: DeviceId, f: impl FnOnce(&mut Control<'_>) -> T) -> T {
-        self.shared.fabric.with_any(id, |device| f(&mut device.control()))
+    pub fn with<T>(&self, id: DeviceId, f: impl FnOnce(&mut Control<'_>) -> T) -> Result<T, WrongDevice> {
+        if !self.state().devices.iter().any(|(known, _)| *known == id) {
+            return Err(WrongDevice::Elsewhere(id));
+        }
+        Ok(self.shared.fabric.with_any(id, |device| f(&mut device.control())))
     }
 
     /// Fault: of the commands to the device from now on, the `nth` (from 1) is refused with `errno`, and has no effect.
@@ -286,7 +295,7 @@ impl Sys for SimHost {
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn Cdev>, Error> {
         let state = self.state();
-        let by_index = |id: &DeviceId| device.index.is_none_or(|i| i.0 == id.0 as u32);
+        let by_index = |id: &DeviceId| device.index.is_none_or(|i| i.0 == id.place() as u32);
         match state.devices.iter().find(|(id, d)| d.name == device.name && by_index(id)) {
             Some((id, _)) => Ok(Arc::new(SimCdev::new(File::new(Arc::clone(&self.shared), *id)))),
             None => Err(Error::NoDevice {
@@ -353,7 +362,7 @@ fn effective_capabilities() -> u64 {
 
 fn describe(id: DeviceId, device: &SimDevice, d: &Device) -> DeviceInfo {
     let mut info = DeviceInfo::new(device.name.clone());
-    info.index = Some(DeviceIndex(id.0 as u32));
+    info.index = Some(DeviceIndex(id.place() as u32));
     info.driver = Some(DriverId::MLX5);
     info.abi_version = Some(1);
     info.node_guid = Some(Guid(d.guid()));

@@ -135,7 +135,7 @@ impl Side {
     }
 
     pub fn device<T>(&self, f: impl FnOnce(&mut Device) -> T) -> T {
-        self.fabric.with(self.id, f)
+        self.fabric.with(self.id, f).unwrap()
     }
 
     pub fn register(&self, start: u64, len: u64, access: Access) -> u32 {
@@ -221,7 +221,7 @@ impl Side {
             d.modify_qp(
                 qpn,
                 |a| {
-                    a.path.dlid = other.0 as u16 + 1;
+                    a.path.dlid = other.place() as u16 + 1;
                     a.dest_qpn = dest_qpn;
                     a.mtu_bytes = 256;
                     (a.rq_psn, a.sq_psn) = (0xff_fff0, 0xff_fff0);

@@ -19,7 +19,7 @@ fn on_ethernet(kind: QpKind, gid: u8) -> (Side, Side) {
     b.connect(&a, kind);
     for (side, other) in [(&a, &b), (&b, &a)] {
         let dgid = gid_of(other, gid);
-        let dmac = mac(other.id.0 as u8 + 1);
+        let dmac = mac(other.id.place() as u8 + 1);
         side.modify(
             |attr| {
                 attr.path.dmac = dmac;

@@ -5,6 +5,7 @@ mod cq;
 mod damage;
 mod errors;
 mod ethernet;
+mod extremes;
 mod faults;
 mod misuse;
 mod opcodes;

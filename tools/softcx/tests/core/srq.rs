@@ -30,7 +30,7 @@ fn with_srq(kind: QpKind, xrc: bool) -> (Side, Side, u32) {
     link(&b, 8);
     let xrcd = xrc.then(|| b.device(|d| d.alloc_xrcd()));
     let on = xrcd.map(|xrcd| XrcSrq { xrcd, cqn: b.cqn, user_index: 0x5_1234 });
-    let srqn = b.device(|d| d.create_srq(b.pd, spec(), on, 0));
+    let srqn = b.device(|d| d.create_srq(b.pd, spec(), on, 0)).unwrap();
     let mut made = b.spec(Plan { own_recv: false, ..plan });
     if xrc {
         (made.kind, made.xrcd, made.send) = (QpKind::XrcTgt, xrcd, None);

@@ -131,6 +131,58 @@ fn bad_binds_fail() {
 }
 
 #[test]
+fn windows_are_of_regions_only() {
+    for of_itself in [false, true] {
+        let (mut a, _b) = pair(QpKind::Rc);
+        let (first, second, region) = (window(&a), window(&a), a.key);
+        bind(&mut a, first, 1, false, region, (DATA, 64), 0x10);
+        fence(&mut a);
+        let bound = first & !0xff | 1;
+        bind(&mut a, if of_itself { bound } else { second }, 1, false, bound, (DATA, 64), 0x10);
+        a.settle();
+        let done: Vec<u8> = a.poll_all().iter().map(|c| if c.opcode == 0 { 0 } else { c.syndrome() }).collect();
+        assert_eq!(done, [0, 0, 0x06]);
+        assert!(matches!(a.fabric.take_reports()[0].misuse, Misuse::LocalAccess(KeyError { why: Why::Indirect, .. })));
+    }
+}
+
+#[test]
+fn a_key_that_leads_in_a_circle_leads_nowhere() {
+    let (mut a, _b) = pair(QpKind::Rc);
+    let pd = a.pd;
+    let leads_to = |key: u32| Mkey {
+        variant: 1,
+        pd,
+        access: Access::ALL,
+        start: DATA,
+        len: 64,
+        translation: Translation::Keys(vec![KeyRange { key, address: DATA, len: 64 }]),
+        free: false,
+        qpn: None,
+        is_window: true,
+        umr: false,
+    };
+    let direct = a.device(|d| d.create_mkey_as(leads_to(a.key)));
+    let chain = a.device(|d| d.create_mkey_as(leads_to(direct)));
+    let circle = a.device(|d| d.create_mkey_as(leads_to(0)));
+    a.device(|d| d.mkey(circle).unwrap().translation = leads_to(circle).translation);
+    a.send(0x0a, 0, &[&sge(64, chain, DATA)]);
+    a.settle();
+    assert_eq!(a.poll().unwrap().syndrome(), 0x04, "a chain");
+    let mut own = a;
+    own.modify(|_| {}, Some(QpState::Reset));
+    own.forget_rings();
+    let (id, qpn) = (own.id, own.qpn);
+    own.connect_to(id, qpn, QpKind::Rc);
+    own.fabric.take_reports();
+    own.send(0x0a, 0, &[&sge(64, circle, DATA)]);
+    own.settle();
+    assert_eq!(own.poll().unwrap().syndrome(), 0x04, "a circle");
+    let why = own.fabric.take_reports().remove(0).misuse.to_string();
+    assert!(why.ends_with("the key leads to other keys, and not to memory"), "{why}");
+}
+
+#[test]
 fn the_wqe_after_a_bind_must_be_fenced() {
     let (mut a, _b) = pair(QpKind::Rc);
     let w = window(&a);

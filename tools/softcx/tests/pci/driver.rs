@@ -52,7 +52,7 @@ impl Driver {
             guid: lid.into(),
             punish: Punish::default(),
         });
-        let mut function = Function::new(fabric, id);
+        let mut function = Function::new(fabric, id).unwrap();
         let said = Arc::new(Mutex::new(vec![]));
         let log = Arc::clone(&said);
         function.set_log(move |what| log.lock().unwrap().push(what.to_string()));

@@ -2,7 +2,7 @@
 
 use crate::raw::*;
 use ironverbs::Errno;
-use softcx::{SimDevice, SimHost};
+use softcx::{SimDevice, SimHost, WrongDevice};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -44,20 +44,33 @@ fn a_window_is_made_free() {
     let mut request = words(16, &[(8, a.pd)]);
     request[12] = 2;
     let id = host.id("mlx5_0").unwrap();
-    let before = host.with(id, |d| d.mkeys());
+    let before = host.with(id, |d| d.mkeys()).unwrap();
     let (core, _) = invoke(&*a.cdev, 14, &request, 8, &[0; 8], 8).unwrap();
-    assert_eq!(host.with(id, |d| d.mkeys()), before + 1);
+    assert_eq!(host.with(id, |d| d.mkeys()).unwrap(), before + 1);
     request[12] = 3;
     assert_eq!(invoke(&*a.cdev, 14, &request, 8, &[], 0).err(), Some(Errno::EINVAL), "type 3");
     ioctl(&*a.cdev, 8, 0, &[Attr::Object(0, word(&core, 0).into())]).unwrap();
-    assert_eq!(host.with(id, |d| d.mkeys()), before);
+    assert_eq!(host.with(id, |d| d.mkeys()).unwrap(), before);
 }
 
 #[test]
-#[should_panic(expected = "belongs to a simulated host")]
 fn addresses_for_a_programs_device_are_not_made_up() {
     let (host, _a, _b) = pair(false);
-    host.fabric().with(host.id("mlx5_0").unwrap(), |d| d.alloc_pd());
+    let id = host.id("mlx5_0").unwrap();
+    assert_eq!(host.fabric().with(id, |d| d.alloc_pd()), Err(WrongDevice::OfProgram(id)));
+}
+
+#[test]
+fn an_id_of_another_host_is_refused() {
+    let (host, other) = (SimHost::new(1), SimHost::new(1));
+    let own = host.add(SimDevice::roce("mlx5_0"));
+    // The same place of another fabric, and another host's on the same one.
+    let neighbour = SimHost::on(host.fabric().clone());
+    for id in [other.add(SimDevice::roce("mlx5_0")), neighbour.add(SimDevice::roce("mlx5_1"))] {
+        assert_eq!(host.with(id, |d| d.is_dead()), Err(WrongDevice::Elsewhere(id)));
+    }
+    assert_eq!(host.with(own, |d| d.is_dead()), Ok(false));
+    assert_eq!(other.fabric().with(own, |d| d.alloc_pd()), Err(WrongDevice::Elsewhere(own)));
 }
 
 /// CREATE_SRQ of 7 WQEs with 2 segments: stride 64, 8 places. `ring` and `record` are offsets.

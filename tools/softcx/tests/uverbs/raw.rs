@@ -9,7 +9,7 @@
 use ironverbs::Errno;
 use ironverbs::sys::{Cdev, Mapping, Sys};
 use softcx::{SimDevice, SimHost};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -229,14 +229,50 @@ pub fn get_context(cdev: &dyn Cdev) -> Result<Vec<u8>, Errno> {
     Ok(ioctl(cdev, 0, 3, &[In(0x1000, request), Out(0x1001, 72)])?.remove(1))
 }
 
+/// A new file for asynchronous events.
+pub fn new_async_file(cdev: &dyn Cdev) -> OwnedFd {
+    let number = long(&ioctl(cdev, 16, 0, &[New(0)]).unwrap()[0], 0) as i32;
+    // SAFETY: the descriptor is new and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// A new completion channel.
+pub fn new_channel(cdev: &dyn Cdev) -> OwnedFd {
+    let number = word(&invoke(cdev, 17, &[0; 8], 4, &[], 0).unwrap().0, 0) as i32;
+    // SAFETY: as above.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// A completion queue of 64 entries in the memory's place for it.
+fn create_cq(cdev: &dyn Cdev, memory: &Memory, uar_page: u32, channel: i32) -> Result<Answers, Errno> {
+    let base = memory.address();
+    let mut driver = words(32, &[(16, 64), (24, uar_page)]);
+    put64(&mut driver, 0, base + CQ);
+    put64(&mut driver, 8, base + CQ_RECORD);
+    driver[22] = 2;
+    ioctl(
+        cdev,
+        3,
+        0,
+        &[
+            New(0),
+            In(1, words(4, &[(0, 63)])),
+            In(2, CQ_HANDLE.to_ne_bytes().to_vec()),
+            Object(3, channel as u64),
+            In(4, vec![0; 4]),
+            Out(6, 4),
+            In(0x1000, driver),
+            Out(0x1001, 8),
+        ],
+    )
+}
+
 impl Rig {
     pub fn new(host: &SimHost, name: &str) -> Self {
         let cdev = open(host, name);
         get_context(&*cdev).unwrap();
         let c = &*cdev;
-        let async_number = long(&ioctl(c, 16, 0, &[New(0)]).unwrap()[0], 0) as i32;
-        // SAFETY: the descriptor is new and nobody else's.
-        let async_fd = unsafe { OwnedFd::from_raw_fd(async_number) };
+        let async_fd = new_async_file(c);
         let port = &ioctl(c, 0, 2, &[Number(0, 1), Out(1, 48)]).unwrap()[1];
         let lid = u16::from_ne_bytes(port[22..24].try_into().unwrap());
         let gids = &ioctl(c, 0, 5, &[Number(0, 32), Out(2, 32 * 16), Out(3, 8)]).unwrap()[1];
@@ -260,32 +296,11 @@ impl Rig {
         let mr = invoke(c, 9, &request, 12, &[], 0).unwrap().0;
         assert_eq!(word(&mr, 4), word(&mr, 8));
 
-        let channel_number = word(&invoke(c, 17, &[0; 8], 4, &[], 0).unwrap().0, 0) as i32;
-        // SAFETY: the descriptor is new and nobody else's.
-        let channel = unsafe { OwnedFd::from_raw_fd(channel_number) };
+        let channel = new_channel(c);
         for i in 0..64 {
             memory.put(CQ + i * 64 + 63, &[0xf0]);
         }
-        let mut driver = words(32, &[(16, 64), (24, uar_page)]);
-        put64(&mut driver, 0, base + CQ);
-        put64(&mut driver, 8, base + CQ_RECORD);
-        driver[22] = 2;
-        let cq = ioctl(
-            c,
-            3,
-            0,
-            &[
-                New(0),
-                In(1, words(4, &[(0, 63)])),
-                In(2, CQ_HANDLE.to_ne_bytes().to_vec()),
-                Object(3, channel_number as u64),
-                In(4, vec![0; 4]),
-                Out(6, 4),
-                In(0x1000, driver),
-                Out(0x1001, 8),
-            ],
-        )
-        .unwrap();
+        let cq = create_cq(c, &memory, uar_page, channel.as_raw_fd()).unwrap();
         assert_eq!(word(&cq[5], 0), 63);
         let mut rig = Self {
             register: Some(register),
@@ -455,6 +470,11 @@ impl Rig {
         Some(entry)
     }
 
+    /// Whether another completion queue can be made that tells `channel`.
+    pub fn create_cq_on(&self, channel: &OwnedFd) -> Result<(), Errno> {
+        create_cq(&*self.cdev, &self.memory, self.uar_page, channel.as_raw_fd()).map(drop)
+    }
+
     pub fn destroy_qp(&self) -> Result<u32, Errno> {
         Ok(word(&ioctl(&*self.cdev, 4, 1, &[Object(0, self.qp.into()), Out(1, 4)])?[1], 0))
     }
@@ -490,7 +510,6 @@ pub fn pair(infiniband: bool) -> (SimHost, Rig, Rig) {
 
 /// A record that is there, or `None`.
 pub fn read(fd: &OwnedFd, len: usize) -> Option<Vec<u8>> {
-    use std::os::fd::AsRawFd;
     let mut record = vec![0; len];
     // SAFETY: the buffer is live for the call and as long as said.
     let n = unsafe { libc::recv(fd.as_raw_fd(), record.as_mut_ptr().cast(), len, libc::MSG_DONTWAIT) };

@@ -3,7 +3,7 @@
 use super::raw::{DATA, Rig};
 use ironverbs::sys::Sys;
 use ironverbs::{LinkLayer, PortState};
-use softcx::{Entry, QpKind, SimDevice, SimHost};
+use softcx::{Entry, Link, QpKind, SimDevice, SimHost};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ fn a_host_knows_what_its_devices_are() {
     let host = SimHost::new(1);
     let id = host.add(SimDevice::roce("mlx5_0"));
     host.add(SimDevice::infiniband("mlx5_1"));
-    host.with(id, |device| device.set_port_active(1, false)).unwrap();
+    host.with(id, |device| device.set_port_active(1, false)).unwrap().unwrap();
     let all: Vec<_> = host.devices().unwrap().iter().map(|device| host.details(device)).collect();
     let ports: Vec<_> = all.iter().map(|d| (d.ports[0].state, d.ports[0].link_layer, d.ports[0].gids.len())).collect();
     assert_eq!(
@@ -43,7 +43,8 @@ fn every_entry_is_shown_once() {
                 };
                 seen.lock().unwrap().push((tapped.device.to_owned(), what.0, what.1));
             });
-        });
+        })
+        .unwrap();
     }
     let (mut a, mut b) = (Rig::new(&host, "mlx5_0"), Rig::new(&host, "mlx5_1"));
     a.connect(&b);
@@ -59,11 +60,25 @@ fn every_entry_is_shown_once() {
         [of("mlx5_0", "completion"), of("mlx5_0", "send"), of("mlx5_1", "completion"), of("mlx5_1", "receive")]
     );
     seen.lock().unwrap().clear();
-    host.with(ids[0], |device| device.no_tap());
+    host.with(ids[0], |device| device.no_tap()).unwrap();
     b.receive(64, DATA);
     a.send(b"less is seen");
     host.fabric().settle(Duration::from_secs(1));
     assert!(seen.lock().unwrap().iter().all(|(device, ..)| device == "mlx5_1"));
+}
+
+#[test]
+fn the_last_place_has_addresses_of_its_own_too() {
+    let host = SimHost::new(1).first_place(u16::MAX);
+    let ids = ["a", "b"].map(|name| host.add(SimDevice::roce(name)));
+    let [a, b] = ids.map(|id| host.with(id, |device| device.ports()[0].clone()).unwrap());
+    assert_ne!(a.link, b.link);
+    assert_ne!(a.gids, b.gids);
+    let lids: Vec<Link> = ["c", "d", "e"]
+        .map(|name| host.with(host.add(SimDevice::infiniband(name)), |device| device.ports()[0].link).unwrap())
+        .to_vec();
+    assert!(lids.windows(2).all(|pair| pair[0] != pair[1]), "{lids:?}");
+    assert!(lids.iter().all(|link| matches!(link, Link::InfiniBand { lid: 1..0xc000 })), "{lids:?}");
 }
 
 #[test]
