@@ -6,6 +6,7 @@
 //! all stores of `SendEntry` stay inside the slot that the ring lends it.
 #![allow(unsafe_code)]
 
+use self::addresses::{Address, Addresses};
 use super::abi::{
     DmaInfo, RxeAv, SendState, SendWqe, SendWr, WrAtomic, WrFlush, WrMw, WrRdma, WrUd, opcode, send_flags,
 };
@@ -51,6 +52,7 @@ pub struct RxeSq<D = SendDoorbell, M = MappedRing> {
     max_inline: u32,
     /// Bytes of a datagram at most.
     max_datagram: u32,
+    addresses: Addresses,
     extras: Extras,
     owner: Owner,
     doorbell: D,
@@ -88,6 +90,7 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
             max_sge,
             max_inline,
             max_datagram: u32::MAX,
+            addresses: Addresses::default(),
             extras: Extras::default(),
             owner: Owner::default(),
             doorbell,
@@ -95,9 +98,10 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
         }
     }
 
-    /// From here on datagrams of more bytes are refused. The kernel drops them and calls it a success.
+    /// From here on it takes datagrams, but none of more bytes: the kernel drops those and calls it a success.
     pub fn set_max_datagram(&mut self, bytes: u32) {
         self.max_datagram = bytes;
+        self.addresses = Addresses::new(self.ring.slots(), self.ring.reached());
     }
 
     /// Whose it is; nobody's at first.
@@ -155,19 +159,28 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
         unsafe { self.ring.stage(entry) }
     }
 
-    /// As [`push`](Self::push), for a SEND on a datagram queue pair.
+    /// As [`push`](Self::push), for a SEND on a datagram queue pair. `address` keeps `to.ah` alive in the kernel; it is let
+    /// go of when the datagram has left the queue, by a later [`submit`](Self::submit) at the earliest.
     #[inline(always)]
-    pub fn push_to(&mut self, wr: &wr::SendWr<'_>, to: UdTo<'_>) -> Result<(), PostError> {
+    pub fn push_to(&mut self, wr: &wr::SendWr<'_>, to: UdTo<'_>, address: Address) -> Result<(), PostError> {
         let Self { max_sge, max_inline, extras, max_datagram: max_bytes, .. } = *self;
         let entry = SendEntry { wr, to: Some(to), max_sge, max_inline, max_bytes, extras };
+        let slot = self.ring.next_slot();
         // SAFETY: `new` checked that slots have room for an entry with these limits.
-        unsafe { self.ring.stage(entry) }
+        unsafe { self.ring.stage(entry) }?;
+        // The slot may be one that was given back since the last look.
+        self.addresses.release_before(self.ring.seen());
+        self.addresses.keep(slot, address);
+        Ok(())
     }
 
     /// Hands everything pushed to the kernel and rings the doorbell once. Does nothing if nothing was pushed, unless the
     /// last doorbell was refused.
     #[inline(always)]
     pub fn submit(&mut self) -> Result<(), PostError> {
+        if !self.addresses.is_empty() {
+            self.addresses.release_before(self.ring.reached());
+        }
         if !self.ring.publish() && !self.unheard {
             return Ok(());
         }
@@ -183,6 +196,7 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
     /// Takes up the ring's indices anew, after the queue pair was modified to RESET.
     pub fn resync(&mut self) {
         self.ring.resync();
+        self.addresses.clear(self.ring.seen());
         self.unheard = false;
     }
 }
@@ -419,6 +433,7 @@ fn check_atomic(remote: wr::RemoteAddr, length: u32, inline: u32) -> Result<(), 
     Ok(())
 }
 
+pub mod addresses;
 #[cfg(all(test, not(loom), target_endian = "little"))]
 mod golden;
 #[cfg(all(test, not(loom)))]

@@ -13,14 +13,15 @@ use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Handle;
 use crate::uverbs::types::{QKey, Qpn};
 use crate::uverbs::wc::Wc;
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 /// Address handle (AH): where a datagram goes, as far as the peer's port. With a queue pair number and a Q_Key it is a
 /// [`Destination`].
 ///
-/// Keep it until the sends that name it have completed: the device may look at it only then, and a send whose address handle
-/// is gone fails, or goes where a later one leads.
+/// It may be dropped at any time: where the device looks at it only when a datagram leaves (Soft-RoCE), the queue pair keeps it
+/// until the sends that name it are done, and lets go of it when it is posted to the next time, or dropped.
 ///
 /// ```no_run
 /// # fn f(qp: &mut ironverbs::Qp<ironverbs::Any, ironverbs::Ud>, peer: ironverbs::Endpoint) -> Result<(), Box<dyn std::error::Error>> {
@@ -34,8 +35,13 @@ use std::sync::Arc;
 /// ```
 #[doc(alias = "ibv_ah")]
 pub struct AddressHandle {
+    inner: Arc<AhInner>,
+}
+
+/// What sends under way hold on to.
+struct AhInner {
     handle: Handle,
-    pub(super) wire: AnyAh,
+    wire: AnyAh,
     path: Path,
     pd: Arc<PdInner>,
 }
@@ -58,12 +64,24 @@ impl AddressHandle {
     /// Whether a queue pair of the protection domain with that identity may name it.
     #[inline(always)]
     pub(super) fn is_of(&self, pd: usize) -> bool {
-        self.pd.identity() == pd
+        self.inner.pd.identity() == pd
+    }
+
+    /// What work requests say of it.
+    #[inline(always)]
+    pub(super) fn wire(&self) -> &AnyAh {
+        &self.inner.wire
+    }
+
+    /// Keeps it alive in the kernel for as long as a send may name it.
+    #[inline(always)]
+    pub(super) fn kept(&self) -> Arc<dyn Any + Send + Sync> {
+        self.inner.clone()
     }
 
     /// What it was made from.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.inner.path
     }
 }
 
@@ -86,7 +104,7 @@ impl Pd {
         };
         let (handle, wire) = create_ah(&context.opened, &pd.handle, &av, local.as_ref())
             .map_err(|error| explain_route(error, context, &av))?;
-        Ok(AddressHandle { handle, wire, path: *path, pd: pd.clone() })
+        Ok(AddressHandle { inner: Arc::new(AhInner { handle, wire, path: *path, pd: pd.clone() }) })
     }
 }
 
@@ -132,6 +150,6 @@ impl<P: Provider> Qp<P, Ud> {
 
 impl fmt::Debug for AddressHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AddressHandle").field("handle", &self.handle.id()).field("path", &self.path).finish()
+        f.debug_struct("AddressHandle").field("handle", &self.inner.handle.id()).field("path", &self.inner.path).finish()
     }
 }

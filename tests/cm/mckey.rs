@@ -1,6 +1,7 @@
 //! `mckey`: datagrams to a multicast group.
 
 use crate::datagrams::{Port, next};
+use crate::harness::step;
 use crate::peer::Peer;
 use crate::scene::{Scene, ids, no_ids_are_left, scene};
 use crate::target::Target;
@@ -35,15 +36,24 @@ fn its_sender_and_two_of_our_receivers(target: &Target) {
         port.qp.attach_mcast(group.address.dgid, Lid(0)).unwrap();
         port
     });
-    let sender = Peer::start("mckey", &["-m", GROUP, "-s", "-b", &scene.ip.to_string(), "-C", "10", "-S", "48"]);
-    for port in &mut receivers {
-        for _ in 0..MESSAGES {
-            let (slot, wc) = port.kit.completion();
-            assert_eq!(Datagram::new(&slot, &wc).unwrap().payload.len(), SIZE);
+    // It does not wait for its datagrams to leave before it ends: of each run at least one does, in Linux 6.12 seldom all.
+    let mut missing = [MESSAGES; 2];
+    while missing != [0; 2] {
+        step(format!("{missing:?} messages are missing"));
+        let sender = Peer::start("mckey", &["-m", GROUP, "-s", "-b", &scene.ip.to_string(), "-C", "10", "-S", "48"]);
+        let printed = sender.finish();
+        assert!(printed.contains("data transfers complete") && printed.contains("return status 0"), "{printed}");
+        let before = missing;
+        for (port, missing) in receivers.iter_mut().zip(&mut missing) {
+            while *missing > 0
+                && let Some((slot, wc)) = port.kit.completion_within(Duration::from_secs(1))
+            {
+                assert_eq!(Datagram::new(&slot, &wc).unwrap().payload.len(), SIZE);
+                *missing -= 1;
+            }
         }
+        assert_ne!(missing, before, "no message of a whole run came");
     }
-    let printed = sender.finish();
-    assert!(printed.contains("data transfers complete") && printed.contains("return status 0"), "{printed}");
     drop(receivers);
     no_ids_are_left(target, before);
 }

@@ -71,7 +71,11 @@ impl Kit {
 
     /// The next completion, if one comes.
     pub fn any_completion(&mut self) -> Option<(Slot, Wc)> {
-        let deadline = Instant::now() + WITHIN;
+        self.completion_within(WITHIN)
+    }
+
+    pub fn completion_within(&mut self, time: Duration) -> Option<(Slot, Wc)> {
+        let deadline = Instant::now() + time;
         while Instant::now() < deadline {
             self.cq.spin_then_wait(100, deadline - Instant::now()).unwrap();
             if let Some(completion) = self.cq.poll().unwrap().next() {

@@ -16,6 +16,7 @@ use crate::rxe::testing::hex;
 use crate::uverbs::memory_wr::{FlushLevel, FlushPlacement, MwBinding};
 use crate::uverbs::types::{Lkey, Rkey};
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WrFlags};
+use std::sync::Arc;
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x7f12_3456_7890_abc8, rkey: Rkey(0x0000_1a2b) };
 
@@ -33,7 +34,7 @@ fn check_to(wr: SendWr<'_>, to: Option<UdTo<'_>>, golden: &str) {
     let (mut sq, kernel, _bell) = queue(9, 3, 2, 4, 64);
     sq.set_device_caps(1 << 38 | 1 << 39 | 1 << 40);
     match to {
-        Some(to) => sq.push_to(&wr, to).unwrap(),
+        Some(to) => sq.push_to(&wr, to, Arc::new(())).unwrap(),
         None => sq.push(&wr).unwrap(),
     }
     sq.submit().unwrap();
@@ -394,8 +395,8 @@ fn datagram_of_more_than_a_packet() {
     let (address, entries) = (address(1), [sge(0x6000, 1000, 1), sge(0x7000, 24, 1), sge(0x8000, 1, 1)]);
     let to = UdTo { ah: &address, qpn: 1, qkey: 2 };
     let wr = |n| SendWr { wr_id: 1, flags: WrFlags::NONE, op: SendOp::Send, payload: Payload::Sges(&entries[..n]) };
-    assert_eq!(sq.push_to(&wr(3), to), Err(PostError::DatagramTooLong));
-    sq.push_to(&wr(2), to).unwrap();
+    assert_eq!(sq.push_to(&wr(3), to, Arc::new(())), Err(PostError::DatagramTooLong));
+    sq.push_to(&wr(2), to, Arc::new(())).unwrap();
     sq.submit().unwrap();
     assert!(kernel.take().is_some());
     assert!(kernel.take().is_none(), "what was refused is not in the queue");
