@@ -150,6 +150,9 @@ impl<P: Provider> Qp<P, Ud> {
 
 impl fmt::Debug for AddressHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AddressHandle").field("handle", &self.inner.handle.id()).field("path", &self.inner.path).finish()
+        f.debug_struct("AddressHandle")
+            .field("handle", &self.inner.handle.id())
+            .field("path", &self.inner.path)
+            .finish()
     }
 }

@@ -3,12 +3,12 @@
 use crate::datagrams::{Port, next};
 use crate::harness::step;
 use crate::peer::Peer;
-use crate::scene::{Scene, ids, no_ids_are_left, scene};
+use crate::scene::{Scene, WITHIN, ids, no_ids_are_left, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{DatagramPeer, EventChannel, EventType, Membership, PortSpace};
 use ironverbs::{Datagram, Lid, Qpn};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 tests! {
     its_sender_and_two_of_our_receivers,
@@ -36,23 +36,23 @@ fn its_sender_and_two_of_our_receivers(target: &Target) {
         port.qp.attach_mcast(group.address.dgid, Lid(0)).unwrap();
         port
     });
-    // It does not wait for its datagrams to leave before it ends: of each run at least one does, in Linux 6.12 seldom all.
+    // It does not wait for its datagrams to leave before it ends: in Linux 6.12 some of them do in most runs, and seldom all.
     let mut missing = [MESSAGES; 2];
+    let deadline = Instant::now() + WITHIN;
     while missing != [0; 2] {
+        assert!(Instant::now() < deadline, "{missing:?} messages have not come within {WITHIN:?}");
         step(format!("{missing:?} messages are missing"));
-        let sender = Peer::start("mckey", &["-m", GROUP, "-s", "-b", &scene.ip.to_string(), "-C", "10", "-S", "48"]);
+        let sender = Peer::start("mckey", &["-m", GROUP, "-s", "-b", &scene.ip.to_string(), "-C", "500", "-S", "48"]);
         let printed = sender.finish();
         assert!(printed.contains("data transfers complete") && printed.contains("return status 0"), "{printed}");
-        let before = missing;
         for (port, missing) in receivers.iter_mut().zip(&mut missing) {
             while *missing > 0
-                && let Some((slot, wc)) = port.kit.completion_within(Duration::from_secs(1))
+                && let Some((slot, wc)) = port.kit.completion_within(Duration::from_millis(500))
             {
                 assert_eq!(Datagram::new(&slot, &wc).unwrap().payload.len(), SIZE);
                 *missing -= 1;
             }
         }
-        assert_ne!(missing, before, "no message of a whole run came");
     }
     drop(receivers);
     no_ids_are_left(target, before);

@@ -73,7 +73,10 @@ proptest! {
                     kernel.reset();
                     sq.resync();
                     prop_assert!(!all.iter().any(alive), "kept in an empty queue");
-                    (pushed.clear(), submitted.clear(), taken.clear());
+                    for list in [&mut pushed, &mut submitted] {
+                        list.clear();
+                    }
+                    taken.clear();
                 }
             }
             prop_assert!(submitted.iter().chain(&pushed).all(alive), "gone before its datagram");
