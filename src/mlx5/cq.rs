@@ -230,6 +230,17 @@ impl<B: Bus> Cq<B> {
         !full
     }
 
+    /// Takes all that is there as read, and gives it back: elements of shared receive queues are free again by that.
+    pub fn settle(&mut self) {
+        // A ring's worth at most: while queue pairs are at work there may always be more.
+        for _ in 0..self.ring.entries() {
+            if self.read().is_none() {
+                break;
+            }
+        }
+        self.give_back();
+    }
+
     /// Whether there are completions that were read, and whose entries were not given back.
     #[inline(always)]
     pub fn holds_slots(&self) -> bool {

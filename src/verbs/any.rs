@@ -309,6 +309,9 @@ impl EndComps for AnyCq {
     fn fault(&self) -> Option<PollError> {
         each!(AnyCq, self, cq => EndComps::fault(cq))
     }
+    fn settle(&mut self) {
+        each!(AnyCq, self, cq => EndComps::settle(cq));
+    }
 }
 
 /// A batch of [`AnyCq`].

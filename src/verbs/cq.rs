@@ -1,4 +1,9 @@
 //! Completion queues.
+//!
+//! # Safety argument
+//!
+//! The one unsafe block takes the poller out of a queue that is being dropped, where nothing uses it any more.
+#![allow(unsafe_code)]
 
 use super::channel::{ChannelInner, CompChannel, SLICE, deadline};
 use super::clock::Stamps;
@@ -14,9 +19,10 @@ use crate::uverbs::error::{Error, Lacking, Verb};
 use crate::uverbs::object::Handle;
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Which completion queue an event is about: unique within its context.
@@ -35,7 +41,8 @@ pub struct CqId(pub(super) u64);
 /// Completion queue (CQ): where the device says which work requests it has finished.
 ///
 /// Poll it from one thread at a time (`&mut self`); it can be moved to another. It may be dropped before the queue pairs
-/// that use it: the kernel's side stays until the last of them is gone.
+/// that use it: the kernel's side stays until the last of them is gone. What nobody polled is gone with it, but for the
+/// receives of a shared receive queue: their places are free again.
 ///
 /// What a queue pair completed before it was destroyed is still there to poll afterwards, with the `wr_id` that it was posted
 /// with. Which work it was is for the program to know by that number: the library keeps no table of it, and the queue pair's
@@ -51,7 +58,7 @@ pub struct CqId(pub(super) u64);
 /// ```
 #[doc(alias = "ibv_cq")]
 pub struct Cq<P: Provider = Any> {
-    pub(super) poller: P::Cq,
+    pub(super) poller: ManuallyDrop<P::Cq>,
     pub(super) shared: Arc<CqShared>,
 }
 
@@ -69,6 +76,9 @@ pub(super) struct CqShared {
     pub(super) demand: Demand,
     /// Completions that it holds.
     capacity: AtomicU32,
+    /// The poller, when the queue was dropped. What is put into the queue until it is destroyed goes to nobody, but says which
+    /// receives of shared queues were taken.
+    parked: Mutex<Option<Box<dyn EndComps + Send>>>,
 }
 
 /// Which completions raise an event.
@@ -194,9 +204,10 @@ impl<'a, P: Provider> CqBuilder<'a, P> {
             attached: AtomicU32::new(0),
             demand: Demand::default(),
             capacity: AtomicU32::new(poller.capacity()),
+            parked: Mutex::new(None),
         });
         shared.context.registry.insert(user_handle, Source::Cq(shared.health.clone()));
-        Ok(Cq { poller, shared })
+        Ok(Cq { poller: ManuallyDrop::new(poller), shared })
     }
 }
 
@@ -418,7 +429,22 @@ impl Drop for CqShared {
         if let Some(channel) = &self.channel {
             channel.attached.fetch_sub(1, Ordering::Relaxed);
         }
-        // The handle destroys itself when it is dropped, after this.
+        if self.handle.destroy_or_leak()
+            && let Some(poller) = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner)
+        {
+            // After the last that the device put there.
+            poller.settle();
+        }
+    }
+}
+
+impl<P: Provider> Drop for Cq<P> {
+    fn drop(&mut self) {
+        // SAFETY: the queue is being dropped, so that its poller is not used again.
+        let mut poller = unsafe { ManuallyDrop::take(&mut self.poller) };
+        // Queue pairs may keep the rest for long, and whoever posts to their shared receive queue waits for these.
+        poller.settle();
+        *self.shared.parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(poller));
     }
 }
 

@@ -348,6 +348,9 @@ impl EndComps for mlx5::Cq {
     fn fault(&self) -> Option<PollError> {
         self.bad_entry().map(|(index, kind)| PollError::BadEntry { index, kind })
     }
+    fn settle(&mut self) {
+        mlx5::Cq::settle(self);
+    }
 }
 
 impl OpenComps for mlx5::OpenCq<'_> {

@@ -180,6 +180,9 @@ pub(crate) mod sealed {
         fn holds_slots(&self) -> bool;
         /// Why no entry can be read any more, if that is so.
         fn fault(&self) -> Option<PollError>;
+        /// Nobody polls any more: takes what is there as read, so that the elements of shared receive queues that it tells of are
+        /// free again.
+        fn settle(&mut self);
     }
 
     /// A completion queue with an open batch. How far it was read is in the queue at any time, so it may be forgotten.
@@ -473,6 +476,8 @@ pub(crate) mod sealed {
         fn fault(&self) -> Option<PollError> {
             None
         }
+        /// The driver itself says in a receive queue's ring what is free.
+        fn settle(&mut self) {}
     }
 
     impl OpenComps for &mut RxeCq {

@@ -31,6 +31,7 @@ tests! {
     is_not_flushed_by_a_queue_pair_in_error,
     may_be_dropped_before_its_queue_pairs,
     closes_when_its_queue_pairs_are_gone,
+    completion_queues_dropped_unread_take_no_receives_with_them,
     many_queue_pairs_and_much_traffic,
 }
 
@@ -50,6 +51,7 @@ struct Star {
     mr: Mr,
     client_cq: Cq,
     client_mr: Mr,
+    client_pd: Pd,
     pd: Pd,
     context: Context,
 }
@@ -82,7 +84,7 @@ impl Star {
             served.push(connect(server, &client_end, &setup));
             clients.push(connect(client, &server_end, &setup));
         }
-        Self { places, served, clients, srq, cq, mr, client_cq, client_mr, pd, context }
+        Self { places, served, clients, srq, cq, mr, client_cq, client_mr, client_pd, pd, context }
     }
 
     fn place(&self, number: u64) -> Sge {
@@ -500,6 +502,46 @@ fn closes_when_its_queue_pairs_are_gone(target: &Target) {
     star.served.pop();
     refused.object.close().unwrap();
     assert_eq!(star.context.leaks(), vec![]);
+}
+
+/// Whatever goes first, and whether the completions came before or after: each receive that was taken is free again.
+fn completion_queues_dropped_unread_take_no_receives_with_them(target: &Target) {
+    const MESSAGES: u64 = 4;
+    #[derive(Clone, Copy, Debug)]
+    enum First {
+        CompletionQueue,
+        QueuePair,
+        /// And the messages come after that.
+        CompletionQueueUnused,
+    }
+    let mut star = Star::new(target, 0, 16);
+    let setup = Setup { options: receives_may_be_late, ..Setup::default() };
+    let capacity = star.srq.capacity();
+    for round in 0..30 {
+        let first = [First::CompletionQueue, First::QueuePair, First::CompletionQueueUnused][round % 3];
+        step(&format!("round {round}, {first:?} goes first"));
+        let cq = star.context.create_cq(64).unwrap();
+        let server = builder(target, &star.pd, &cq, &cq, &setup).srq(&star.srq).build().unwrap();
+        let client = builder(target, &star.client_pd, &star.client_cq, &star.client_cq, &setup).build().unwrap();
+        let (server_end, client_end) = (server.endpoint(), client.endpoint());
+        let server: Qp = connect(server, &client_end, &setup);
+        star.clients.push(connect(client, &server_end, &setup));
+        (0..MESSAGES).for_each(|number| star.recv(number));
+        let mut cq = Some(cq);
+        if let First::CompletionQueueUnused = first {
+            cq = None;
+        }
+        (0..MESSAGES).for_each(|number| star.send(0, number));
+        star.sent(MESSAGES as usize);
+        if let First::CompletionQueue = first {
+            cq = None;
+        }
+        drop(server);
+        drop(cq);
+        star.clients.clear();
+        let free = star.srq.recv_batch().remaining();
+        assert_eq!(free, capacity, "round {round}: receives were lost when {first:?} went first");
+    }
 }
 
 /// 64 queue pairs take from one shared receive queue and complete on one completion queue. Every message comes once, as it was
