@@ -14,6 +14,7 @@ use super::context::Mlx5Context;
 use crate::mem::barrier;
 use crate::mem::map::{Mapping, page_bytes};
 use crate::uverbs::error::{Error, Lacking, Verb};
+use crate::uverbs::explain;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::IntoBytes;
@@ -40,8 +41,9 @@ impl Clock {
         let page_bytes = page_bytes();
         let map = |page: u64| {
             let mapped = context.ucontext().cdev().map_read_only(page * page_bytes as u64, page_bytes);
-            mapped
-                .map_err(|errno| Error::kernel(Verb::MapQueue, errno).with_hint("the device's clock cannot be mapped"))
+            mapped.map_err(|errno| {
+                explain::mapping(Error::kernel(Verb::MapQueue, errno), "the device's clock", page_bytes)
+            })
         };
         let page = ClockPage::new(map(CLOCK_INFO_PAGE)?)?;
         let core = match caps.core_clock_offset {

@@ -22,12 +22,13 @@ use super::srq::Srq;
 use super::uar::SendRegister;
 use super::uidx::{FIRST_NAME, UserIndex};
 use super::wqe::Av;
-use crate::mem::map::Mapping;
+use crate::mem::map::{Mapping, page_bytes};
 use crate::uverbs::abi::ioctl::cq_create_flags;
 use crate::uverbs::abi::verbs::qp_type;
 use crate::uverbs::attr::{AddressVector, CreateQp, CreatedQp, GidEntry, GidType, QpCap, QpDomain};
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Lacking, Verb};
+use crate::uverbs::explain;
 use crate::uverbs::object::Handle;
 use crate::uverbs::shared_receive_queue::{CreateSrq, CreatedSrq};
 use crate::uverbs::types::{Qpn, Srqn};
@@ -92,9 +93,8 @@ impl CqPlan {
         let Ok(uar_page_index) = u16::try_from(context.shared_uar().page_id()) else {
             return Err(unsupported(Verb::CreateCq, "a doorbell page beyond the first 65536", Lacking::Library));
         };
-        let no_memory = |errno| Error::kernel(Verb::CreateCq, errno);
-        let ring = CqRing::new(layout).map_err(no_memory)?;
-        let record = context.records().alloc().map_err(no_memory)?;
+        let ring = CqRing::new(layout).map_err(no_memory(Verb::CreateCq, "the completion ring", layout.bytes()))?;
+        let record = record(context, Verb::CreateCq)?;
         // Other than what a first arming stores, so that the device sees that one also where another doorbell hides it.
         record.store(Word::ARM, 2 << 28);
         let real_time = if real_time { abi::create_cq_flags::REAL_TIME_TS } else { 0 };
@@ -211,10 +211,10 @@ impl QpPlan {
             }
             _ => RqLayout::NONE,
         };
-        let no_memory = |errno| Error::kernel(Verb::CreateQp, errno);
+        let no_memory = |bytes| no_memory(Verb::CreateQp, "the queue pair's rings", bytes);
         let bytes = rq.bytes() + sq.bytes();
-        let memory = if bytes > 0 { Some(Arc::new(pages(bytes).map_err(no_memory)?)) } else { None };
-        let record = context.records().alloc().map_err(no_memory)?;
+        let memory = if bytes > 0 { Some(Arc::new(pages(bytes).map_err(no_memory(bytes))?)) } else { None };
+        let record = record(context, Verb::CreateQp)?;
         let register = if sq.blocks > 0 { context.send_register() } else { context.shared_register() };
         let uidx = alloc_index(context, Verb::CreateQp)?;
         let home = |cq: &Arc<Mailbox<CqRing>>| Home { mailbox: Arc::clone(cq), uidx: Arc::clone(&uidx) };
@@ -319,9 +319,9 @@ pub struct SrqPlan {
 impl SrqPlan {
     pub fn new(context: &Mlx5Context, max_wr: u32, max_sge: u32) -> Result<Self, Error> {
         let layout = SrqLayout::new(max_wr, max_sge, &context.caps().limits)?;
-        let no_memory = |errno| Error::kernel(Verb::CreateSrq, errno);
-        let memory = Arc::new(pages(layout.bytes()).map_err(no_memory)?);
-        let record = context.records().alloc().map_err(no_memory)?;
+        let refused = no_memory(Verb::CreateSrq, "the shared receive queue's ring", layout.bytes());
+        let memory = Arc::new(pages(layout.bytes()).map_err(refused)?);
+        let record = record(context, Verb::CreateSrq)?;
         let uidx = alloc_index(context, Verb::CreateSrq)?;
         let request = abi::CreateSrq {
             buf_addr: memory.as_ptr().expose_provenance() as u64,
@@ -413,6 +413,15 @@ pub fn create_ah(
         return Err(unsupported(Verb::CreateAh, "the next hop's address", Lacking::Driver));
     }
     Ok((handle, address_vector(av, link)))
+}
+
+/// Why there is no memory for a queue.
+fn no_memory(verb: Verb, what: &'static str, len_bytes: usize) -> impl Fn(Errno) -> Error {
+    move |errno| explain::mapping(Error::kernel(verb, errno), what, len_bytes)
+}
+
+fn record(context: &Mlx5Context, verb: Verb) -> Result<DoorbellRecord, Error> {
+    context.records().alloc().map_err(no_memory(verb, "a page of doorbell records", page_bytes()))
 }
 
 fn alloc_index(context: &Mlx5Context, verb: Verb) -> Result<Arc<UserIndex>, Error> {

@@ -13,6 +13,7 @@ use crate::uverbs::abi::ioctl::{Attr, IoctlHdr, Method, attr_flags};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Lacking, Verb};
+use crate::uverbs::explain;
 use std::sync::Arc;
 
 /// The words of a header, and of an attribute.
@@ -93,8 +94,7 @@ pub fn alloc(context: &Arc<Ucontext>, caching: Caching, log_uar_bytes: u32) -> R
         ((&raw const offset).read_volatile(), (&raw const length).read_volatile(), (&raw const page_id).read_volatile())
     };
     let mapping = cdev.map(offset, length as usize).map_err(|errno| {
-        Error::kernel(Verb::MapQueue, errno)
-            .with_hint(format!("the {length} bytes of doorbell page {page_id} cannot be mapped"))
+        explain::mapping(Error::kernel(Verb::MapQueue, errno), &format!("doorbell page {page_id}"), length as usize)
     })?;
     let at = offset_in_page(page_id, page_bytes(), log_uar_bytes);
     UarPage::new(mapping, at, page_id, caching, Box::new(object))

@@ -28,6 +28,7 @@ use crate::uverbs::context::Ucontext;
 use crate::uverbs::doorbell::SendDoorbell;
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Lacking, Verb};
+use crate::uverbs::explain;
 use crate::uverbs::object::Handle;
 use crate::uverbs::types::Qpn;
 use crate::uverbs::wr::PostError;
@@ -124,8 +125,8 @@ fn map(
     need_bytes: usize,
 ) -> Result<MappedRing, Error> {
     let mapping = ctx.cdev().map(info.offset, info.size as usize).map_err(|errno| {
-        Error::kernel(Verb::MapQueue, errno)
-            .with_hint(format!("{verb} made the {queue}, but its {} bytes cannot be mapped", info.size))
+        let what = format!("the {queue} that {verb} made");
+        explain::mapping(Error::kernel(Verb::MapQueue, errno), &what, info.size as usize)
     })?;
     MappedRing::new(mapping, queue, need_bytes)
 }

@@ -353,14 +353,10 @@ fn port_info(port: &Result<nldev::Port, NetlinkError>) -> PortInfo {
 /// What to do if no socket could be made for want of a descriptor: sysfs cannot be read then either, and would seem empty.
 pub(super) fn too_many_files(verb: Verb, error: NetlinkError) -> Option<Error> {
     match error {
-        NetlinkError::Kernel(errno @ (Errno::EMFILE | Errno::ENFILE)) => {
-            Some(Error::kernel(verb, errno).with_hint(TOO_MANY_FILES))
-        }
+        NetlinkError::Kernel(errno @ (Errno::EMFILE | Errno::ENFILE)) => Some(Error::kernel(verb, errno)),
         _ => None,
     }
 }
-
-pub(super) const TOO_MANY_FILES: &str = "too many open files: raise the limit (ulimit -n)";
 
 #[cfg(test)]
 pub mod tests;

@@ -1,6 +1,7 @@
 //! What can go wrong on the control path.
 
 use super::errno::Errno;
+use super::explain;
 use super::wc::WcError;
 use std::borrow::Cow;
 use std::fmt;
@@ -210,7 +211,7 @@ impl Error {
         if errno == Errno::EIO {
             return Self::DeviceGone { verb };
         }
-        Self::Kernel { verb, errno, hint: None }
+        Self::Kernel { verb, errno, hint: explain::of_any_verb(errno).map(Cow::from) }
     }
 
     /// The same error, with what it means. Keeps an earlier hint.

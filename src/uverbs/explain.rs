@@ -90,7 +90,7 @@ impl PinLimits {
             return "is RLIMIT_MEMLOCK (ulimit -l) high enough?".to_owned();
         };
         let bytes = |n| match n {
-            RLIM_INFINITY => "unlimited".to_owned(),
+            RLIM_INFINITY => number(n),
             n => format!("{n} bytes"),
         };
         let mut text = format!("RLIMIT_MEMLOCK is {} (hard limit {})", bytes(soft), bytes(hard));
@@ -150,6 +150,58 @@ fn heading(line: &str) -> Option<Mapped> {
     let (writable, shared) = (permissions.get(1) == Some(&b'w'), permissions.get(3) == Some(&b's'));
     let name = words.skip(3).collect::<Vec<_>>().join(" ");
     Some(Mapped { start: number(start)?, end: number(end)?, writable, shared, name, page_bytes: 0, io: false })
+}
+
+/// What some refusals mean whatever was asked for.
+pub fn of_any_verb(errno: Errno) -> Option<String> {
+    match errno {
+        Errno::EMFILE => Some(match getrlimit(Resource::RLIMIT_NOFILE) {
+            Ok((soft, hard)) => format!(
+                "the process has too many open files: its limit is {} (RLIMIT_NOFILE, hard limit {}): close some, or raise \
+                 it (ulimit -n, or LimitNOFILE= of the service)",
+                number(soft),
+                number(hard)
+            ),
+            Err(_) => "the process has too many open files: raise its limit (ulimit -n)".to_owned(),
+        }),
+        Errno::ENFILE => {
+            Some("the host has too many open files: close some, or raise its limit (sysctl fs.file-max)".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// A limit.
+fn number(n: u64) -> String {
+    match n {
+        RLIM_INFINITY => "unlimited".to_owned(),
+        n => n.to_string(),
+    }
+}
+
+/// Why memory for `what` could not be mapped: the bytes wanted, and what limits them.
+pub fn mapping(error: Error, what: &str, len_bytes: usize) -> Error {
+    if !matches!(error.errno(), Some(Errno::ENOMEM | Errno::EAGAIN)) {
+        return error.with_hint(format!("the {len_bytes} bytes of {what} cannot be mapped"));
+    }
+    let used = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    error.with_hint(no_address_space(what, len_bytes, getrlimit(Resource::RLIMIT_AS).ok(), &used))
+}
+
+/// `limit` is the soft and hard `RLIMIT_AS`, `status` what `/proc/self/status` says.
+fn no_address_space(what: &str, len_bytes: usize, limit: Option<(u64, u64)>, status: &str) -> String {
+    let wanted = format!("the {len_bytes} bytes of {what} cannot be mapped");
+    match limit {
+        Some((soft, _)) if soft != RLIM_INFINITY => {
+            let used = status.lines().find_map(|line| line.strip_prefix("VmSize:")).and_then(kib);
+            let used = used.map_or(String::new(), |used| format!(", of which {used} are used"));
+            format!(
+                "{wanted}: the process may have {soft} bytes of address space{used} (RLIMIT_AS): ask for less, or raise it \
+                 (ulimit -v, or LimitAS= of the service)"
+            )
+        }
+        _ => format!("{wanted}: the host is out of memory, or does not overcommit it; ask for less"),
+    }
 }
 
 /// The error of a registration that the kernel refused, with what is known of why.

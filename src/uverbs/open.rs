@@ -6,7 +6,7 @@
 
 use super::assess::{Driver, provider};
 use super::device::{DeviceInfo, DriverId, Unusable};
-use super::discover::{Linux, TOO_MANY_FILES, number, too_many_files};
+use super::discover::{Linux, number, too_many_files};
 use super::errno::Errno;
 use super::error::{Error, Lacking, Verb};
 use super::linux::from_file;
@@ -146,7 +146,8 @@ fn open_error(device: &DeviceInfo, path: &Path, e: &std::io::Error) -> Error {
             path.display()
         ),
         Errno::ENXIO | Errno::ENODEV => format!("{name} is going away"),
-        Errno::EMFILE | Errno::ENFILE => TOO_MANY_FILES.to_owned(),
+        // This says already what to do.
+        Errno::EMFILE | Errno::ENFILE => return Error::kernel(Verb::OpenDevice, errno),
         _ => path.display().to_string(),
     };
     Error::kernel(Verb::OpenDevice, errno).with_hint(hint)

@@ -238,6 +238,7 @@ pub struct SendWr<'a> {
 }
 
 /// Why a work request was not posted. The queue is as it was before the call, unless the variant says otherwise.
+/// [`Qp::explain`](crate::Qp::explain) adds the verb and the limit that was met.
 ///
 /// ```no_run
 /// # fn f(batch: &mut ironverbs::SendBatch<'_>) -> Result<(), ironverbs::PostError> {

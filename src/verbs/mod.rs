@@ -43,6 +43,7 @@ mod qp_core;
 mod qp_type;
 pub(crate) mod rdma_cm;
 mod reach;
+mod refusal;
 mod registry;
 mod route;
 mod scope;

@@ -10,6 +10,7 @@ use super::fork::ForkPolicy;
 use super::mr::Memory;
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::explain;
 use memmap2::{MmapMut, MmapOptions};
 use std::ptr::NonNull;
 use std::{fmt, fs};
@@ -60,7 +61,7 @@ impl Pages {
         let refused = |error: std::io::Error| {
             let error = Error::kernel(Verb::RegMr, Errno::from_raw(error.raw_os_error().unwrap_or(libc::ENOMEM)));
             match kind {
-                PageKind::Ordinary => error.with_hint(format!("{mapped} bytes of memory cannot be mapped")),
+                PageKind::Ordinary => explain::mapping(error, "memory", mapped),
                 PageKind::Huge2M => error.with_hint(no_huge_pages(mapped)),
             }
         };

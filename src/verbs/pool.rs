@@ -45,8 +45,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// ([`Qp::send_batch`](crate::Qp::send_batch)) on the same queue pair, with a `wr_id` below 2^32. Peers cannot reach the
 /// slots: what they are to WRITE or READ is a region of its own ([`Pd::alloc_mr`](crate::Pd::alloc_mr)).
 ///
-/// A slot that is posted comes back with its completion only. Where that never comes, the slot is lost to the pool: if the
-/// queue pair is moved to RESET (to ERR, which completes everything as flushed, first, and poll), if it or its completion
+/// A slot that is posted comes back with its [`Completion`] only, as [`Cq::poll`](crate::Cq::poll) lends it: that is given once,
+/// and [`reclaim`](Self::reclaim) takes it. The copies of [`Cq::poll_one`](crate::Cq::poll_one) and
+/// [`Cq::poll_into`](crate::Cq::poll_into) could be shown twice, and so give nothing back. Where the completion never comes, or
+/// is not shown to the pool, the slot is lost to it: if the queue pair is moved to RESET (to ERR, which completes everything as flushed, first, and poll), if it or its completion
 /// queue is dropped, or if the queue overruns. The memory stays until the pool and all held slots are gone.
 ///
 /// ```no_run
@@ -260,12 +262,26 @@ impl Drop for Slot {
 /// # Ok(()) }
 /// ```
 #[derive(Debug, thiserror::Error)]
-#[error("{error}")]
+#[error("{error}{}", Room(.error, .slot))]
 pub struct SlotError {
     /// Why.
     pub error: PostError,
     /// The slot, unless the device has it all the same: after [`PostError::Doorbell`] it is in the queue.
     pub slot: Option<Slot>,
+}
+
+/// How many bytes there were, where those were too few.
+struct Room<'a>(&'a PostError, &'a Option<Slot>);
+
+impl fmt::Display for Room<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self(PostError::BeyondSlot | PostError::NoRoomForGrh, Some(slot)) => {
+                write!(f, " (a slot of this pool has {} bytes)", slot.len())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl<P: Provider> SendSide<P> {

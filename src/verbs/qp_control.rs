@@ -6,10 +6,11 @@ use super::device::ContextInner;
 use super::route::explain_route;
 use super::transition::{self, Transport};
 use crate::uverbs::attr::qp_attr_mask as mask;
-use crate::uverbs::attr::{QpAttr, QpState};
+use crate::uverbs::attr::{ModifyQp, QpAttr, QpState};
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Handle;
+use crate::uverbs::types::{Mtu, PortNum};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -53,7 +54,7 @@ impl QpControl {
         }
         let done = self.context.ucontext.modify_qp(&self.handle, &raw);
         done.map_err(|error| {
-            let error = self.explain(error);
+            let error = self.explain(error, &raw);
             if raw.attr_mask & mask::AV == 0 {
                 return error;
             }
@@ -67,17 +68,55 @@ impl QpControl {
         self.context.ucontext.query_qp(&self.handle)
     }
 
-    /// A refused change is most often one from a state that the device has left.
-    fn explain(&self, error: Error) -> Error {
+    /// A bare `EINVAL` is most often a value that the port or the device does not have, or a state that the device has left.
+    fn explain(&self, error: Error, raw: &ModifyQp) -> Error {
         if error.errno() != Some(Errno::EINVAL) {
             return error;
         }
-        let state = self.state();
-        match self.query() {
-            Ok(attr) if attr.qp_state != state => {
+        let (state, now) = (self.state(), self.query().ok());
+        let port = match (raw.attr_mask & mask::PORT, &now) {
+            (0, Some(now)) => now.port_num,
+            _ => raw.port_num,
+        };
+        if let Some(hint) = self.beyond(raw, port) {
+            return error.with_hint(hint);
+        }
+        match now {
+            Some(attr) if attr.qp_state != state => {
                 error.with_hint(format!("the queue pair went from {state} to {} by itself", attr.qp_state))
             }
             _ => error,
         }
+    }
+
+    /// The first value that is beyond what the port or the device has, if there is one.
+    fn beyond(&self, raw: &ModifyQp, port: u8) -> Option<String> {
+        let device = &self.context.attr;
+        let has = |bit| raw.attr_mask & bit != 0;
+        if has(mask::PORT) && !(1..=device.phys_port_cnt).contains(&port) {
+            return Some(format!("port is {port}, and the device has ports 1 to {}", device.phys_port_cnt));
+        }
+        let ours = PortNum::new(port).ok().and_then(|port| self.context.query_port(port).ok());
+        if let Some(ours) = ours {
+            let (index, len) = (raw.pkey_index, ours.pkey_tbl_len);
+            if has(mask::PKEY_INDEX) && index >= len {
+                let entries = if len == 1 { "entry" } else { "entries" };
+                return Some(format!(
+                    "pkey_index is {index}, and the partition key table of port {port} has {len} {entries}, counted from 0"
+                ));
+            }
+            if let (true, Some(mtu), Some(asked)) = (has(mask::PATH_MTU), ours.active_mtu, Mtu::from_raw(raw.path_mtu))
+                && asked.raw() > mtu.raw()
+            {
+                return Some(format!("path_mtu is {} bytes, and port {port} runs with {}", asked.bytes(), mtu.bytes()));
+            }
+        }
+        let counts = [
+            (mask::MAX_QP_RD_ATOMIC, "max_rd_atomic", raw.max_rd_atomic, device.max_qp_init_rd_atom),
+            (mask::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", raw.max_dest_rd_atomic, device.max_qp_rd_atom),
+        ];
+        let (_, name, value, most) =
+            counts.into_iter().find(|(bit, _, value, most)| has(*bit) && u32::from(*value) > *most)?;
+        Some(format!("{name} is {value}, and the device takes up to {most}"))
     }
 }

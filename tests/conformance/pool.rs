@@ -194,6 +194,8 @@ fn slots_that_could_not_be_posted_come_back(target: &Target) {
     step("too long");
     let refused = pair.a.qp.send_slot(pool.take().unwrap(), 17).unwrap_err();
     assert_eq!(refused.error, PostError::BeyondSlot);
+    let text = refused.to_string();
+    assert!(text.contains(&format!("has {} bytes", refused.slot.as_ref().unwrap().len())), "{text}");
     let slot = refused.slot.unwrap();
     step("no room");
     let capacity = pair.a.qp.cap().max_recv_wr;

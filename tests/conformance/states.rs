@@ -1,14 +1,14 @@
 //! The life of a connection: states, attributes, and the same queue pair used again.
 
 use crate::fixture::{Half, Pair, Setup, Side, connect, prepare, receives_may_be_late, recv_early};
-use crate::harness::step;
+use crate::harness::{skip, step};
 use crate::opcodes::{Local, Op, exchange};
 use crate::target::Target;
 use crate::tests;
 use fastrand::Rng;
 use ironverbs::{
-    AccessFlags, AckTimeout, Endpoint, Error, Gid, Grh, Lid, LinkLayer, Mtu, Path, PostError, Psn, QKey, QpState,
-    QpUpdate, RnrTimer, WcStatus, WrFlags,
+    AccessFlags, AckTimeout, Endpoint, Errno, Error, Gid, Grh, Lid, LinkLayer, Mtu, Path, PostError, Psn, QKey,
+    QpBuilder, QpState, QpUpdate, RnrTimer, WcStatus, WrFlags,
 };
 
 tests! {
@@ -22,6 +22,7 @@ tests! {
     nothing_is_posted_in_the_wrong_state,
     fence_waits_for_reads,
     qp_state_changed_by_the_device_is_told,
+    an_index_beyond_the_table_of_partition_keys_is_named,
 }
 
 /// Reports of settings that a builder took and dropped.
@@ -322,4 +323,20 @@ fn qp_state_changed_by_the_device_is_told(target: &Target) {
     let error = pair.a.qp.modify(&QpUpdate::to(QpState::RTS).access(AccessFlags::ALL)).unwrap_err();
     assert!(error.to_string().contains("the queue pair went from RTS to ERR by itself"), "{error}");
     pair.a.qp.modify(&QpUpdate::to(QpState::RESET)).unwrap();
+}
+
+/// A bare EINVAL, where what is wrong is one number of many.
+fn an_index_beyond_the_table_of_partition_keys_is_named(target: &Target) {
+    let context = target.open();
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
+    let len = context.query_port(target.port).unwrap().pkey_tbl_len;
+    match QpBuilder::rc(&pd, &cq, &cq).port(target.port).pkey_index(len).build() {
+        Err(error) => {
+            assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
+            let text = error.to_string();
+            let named = format!("pkey_index is {len}, and the partition key table of port {} has {len} ", target.port);
+            assert!(text.contains(&named), "{text}");
+        }
+        Ok(_) => skip("the driver takes any index"),
+    }
 }

@@ -1,4 +1,32 @@
 use super::*;
+
+#[test]
+fn too_many_files_name_the_limit() {
+    let text = Error::kernel(Verb::CreateCompChannel, Errno::EMFILE).to_string();
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    assert!(text.starts_with("create_comp_channel: EMFILE"), "{text}");
+    assert!(text.contains(&format!("its limit is {}", number(soft))) && text.contains("ulimit -n"), "{text}");
+    let text = Error::kernel(Verb::OpenDevice, Errno::ENFILE).to_string();
+    assert!(text.contains("fs.file-max"), "{text}");
+}
+
+#[test]
+fn memory_that_cannot_be_mapped_names_the_bytes_and_the_limit() {
+    let error = || Error::kernel(Verb::CreateCq, Errno::ENOMEM);
+    let text = mapping(error(), "the completion ring", 1 << 40).to_string();
+    assert!(text.contains("the 1099511627776 bytes of the completion ring cannot be mapped"), "{text}");
+    let text = no_address_space("it", 4096, Some((1 << 20, RLIM_INFINITY)), "Name:\tx\nVmSize:\t     512 kB\n");
+    assert_eq!(
+        text,
+        "the 4096 bytes of it cannot be mapped: the process may have 1048576 bytes of address space, of which 524288 are \
+         used (RLIMIT_AS): ask for less, or raise it (ulimit -v, or LimitAS= of the service)"
+    );
+    let text = no_address_space("it", 4096, Some((RLIM_INFINITY, RLIM_INFINITY)), "");
+    assert!(text.contains("overcommit"), "{text}");
+    let other = mapping(Error::kernel(Verb::MapQueue, Errno::EINVAL), "it", 4096).to_string();
+    assert!(other.contains("the 4096 bytes of it cannot be mapped") && !other.contains("RLIMIT"), "{other}");
+}
+
 use crate::uverbs::error::Verb;
 
 const STATUS: &str = "Name:\tx\nVmPin:\t     128 kB\nCapInh:\t0000000000000000\nCapEff:\t00000000a80425fb\n";
