@@ -15,7 +15,7 @@ use super::compressed;
 use super::cq_memory::{Body, CqRing, Last, Place};
 use super::cqe::{self, format, opcode};
 use super::dbrec::{DoorbellRecord, Word};
-use super::mailbox::{Filled, Mailbox, Past, Routes, received_as};
+use super::mailbox::{Filled, Mailbox, Named, Pasts, Routes, received_as};
 use super::uar::UarPage;
 use crate::mem::barrier;
 use crate::uverbs::wc::InlineData;
@@ -33,9 +33,9 @@ impl Filled for CqRing {
         })
     }
 
-    fn is_of(&self, ci: u32, uidx: u32, sends: bool) -> bool {
+    fn names(&self, ci: u32) -> Named {
         let body = self.body(ci);
-        body.uidx_of_others() == uidx && is_of_send(body.op_own()) == sends
+        (body.uidx_of_others(), is_of_send(body.op_own()))
     }
 }
 
@@ -259,6 +259,7 @@ impl<B: Bus> Cq<B> {
         self.end();
         let ci = self.ci().wrapping_add(1);
         self.set_ci(ci);
+        self.routes.mailbox().turned();
         if self.routes.has_mail() {
             take_mail(&mut self.routes, &self.ring, ci);
         }
@@ -298,6 +299,9 @@ impl<B: Bus> Cq<B> {
                 self.end();
             }
             self.set_ci(ci.wrapping_add(1));
+            if self.ci().is_multiple_of(self.ring.entries() / 2) {
+                self.routes.mailbox().turned();
+            }
             match resolved {
                 Some((wr_id, completed)) => {
                     return Some(Read { ci, kind: cqe::opcode_of(op_own), wr_id, completed, carries_data: is_special });
@@ -368,7 +372,7 @@ extern "C" fn admit(
         (format::COMPRESSED, _) if !compressed => Err(CqFault::Compressed { ci }),
         (format::COMPRESSED, _) => {
             // Under the lock, since note writers must see the block either packed or unpacked.
-            let unpacked = routes.take_mail_and(|past| disown(ring, ci, past), |ring| compressed::unpack(ring, ci));
+            let unpacked = routes.take_mail_and(|pasts| disown(ring, ci, pasts), |ring| compressed::unpack(ring, ci));
             unpacked.map(|()| Admitted::Unpacked)
         }
         (_, opcode::RESIZE_CQ) => Err(CqFault::Resize { ci }),
@@ -387,18 +391,18 @@ extern "C" fn admit(
 #[inline(never)]
 #[allow(improper_ctypes_definitions, reason = "as above")]
 extern "C" fn take_mail(routes: &mut Routes<CqRing>, ring: &CqRing, ci: u32) {
-    routes.take_mail(|past| disown(ring, ci, past));
+    routes.take_mail(|pasts| disown(ring, ci, pasts));
 }
 
-/// Lets completions of the past, which are still in the ring from `ci` on, name the queue by what it is called now.
-pub(super) fn disown(ring: &CqRing, ci: u32, past: Past) {
+/// Lets completions of the past, which are still in the ring from `ci` on, name their queues by what those are called now.
+pub(super) fn disown(ring: &CqRing, ci: u32, mut pasts: Pasts) {
     let mut at = ci;
-    while (past.filled_to.wrapping_sub(at) as i32) > 0
+    while pasts.go_beyond(at)
         && let Some(span) = ring.span(at)
     {
         let body = ring.body(at);
-        if body.uidx() == past.uidx && is_of_send(body.op_own()) == past.sends {
-            body.rename(past.name);
+        if let Some(name) = pasts.new_name(at, (body.uidx(), is_of_send(body.op_own()))) {
+            body.rename(name);
         }
         at = at.wrapping_add(span);
     }

@@ -19,12 +19,16 @@
 //! Finding that out is the note writer's work ([`Filled::filled_to`]), which reads the ring from another thread: an entry may
 //! be overwritten only after the poller gave it back, so if the poller has not passed the place where reading stopped, nothing
 //! that was read can have been overwritten meanwhile.
+//!
+//! However many queues go at once, each answer is looked at once by those who write notes ([`Looked`]), and once by the poller
+//! that takes them ([`Pasts`]).
 
 use super::cqe::opcode;
 use super::shadow::{RqShared, SqShared, SrqShared};
 use super::uidx;
 use crate::mem::atomic::{AtomicU32, Ordering};
 use crate::uverbs::wr::WcOpcode;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 #[cfg(loom)]
@@ -64,6 +68,9 @@ pub enum Change {
     Receives(Option<Receives>),
 }
 
+/// Whose a completion is: a user index, and whether it is of a send.
+pub type Named = (u32, bool);
+
 struct Note {
     uidx: u32,
     change: Change,
@@ -74,9 +81,71 @@ struct Note {
 }
 
 impl Note {
-    /// Whether it tells of this index, in this direction.
-    fn is_about(&self, uidx: u32, sends: bool) -> bool {
-        self.uidx == uidx && matches!(self.change, Change::Sends(_)) == sends
+    /// Whether somebody may still see what its index stood for before it.
+    fn matters(&self, consumed: u32) -> bool {
+        self.has_past && is_before(consumed, self.filled_to)
+    }
+}
+
+/// Notes in the order that they were put in.
+#[derive(Default)]
+struct Notes {
+    next: u64,
+    all: BTreeMap<u64, Note>,
+    /// Which of them are about the same, in their order.
+    about: HashMap<Named, Vec<u64>>,
+}
+
+impl Notes {
+    fn last_about(&self, named: Named) -> Option<&Note> {
+        self.all.get(self.about.get(&named)?.last()?)
+    }
+
+    fn put(&mut self, named: Named, note: Note) {
+        self.all.insert(self.next, note);
+        self.about.entry(named).or_default().push(self.next);
+        self.next += 1;
+    }
+
+    /// Drops the last ones about the same, up to one that matters.
+    fn forget(&mut self, named: Named, consumed: u32) {
+        let Some(about) = self.about.get_mut(&named) else { return };
+        while let Some(last) = about.last()
+            && !self.all.get(last).is_some_and(|note| note.matters(consumed))
+        {
+            self.all.remove(last);
+            about.pop();
+        }
+    }
+}
+
+/// What note writers have seen of the ring, so that they look at each answer once.
+#[derive(Default)]
+struct Looked {
+    /// Answer number that the ring was filled to.
+    to: u32,
+    /// The number after that of the last answer that names it.
+    last: HashMap<Named, u32>,
+    /// How many of those make it worth while to look for some that are of no use any more.
+    sweep_at: usize,
+}
+
+impl Looked {
+    /// Looks on, from where the poller or the last look was, whichever is further. Where the ring is filled to.
+    fn look(&mut self, ring: &impl Filled, consumed: &AtomicU32) -> u32 {
+        let Self { to, last, sweep_at } = self;
+        let now = consumed.load(Ordering::Acquire);
+        if is_before(*to, now) {
+            *to = now;
+        }
+        *to = ring.filled_to(*to, consumed, |at, span| {
+            last.insert(ring.names(at), at.wrapping_add(span));
+        });
+        if last.len() >= *sweep_at {
+            last.retain(|_, end| is_before(now, *end));
+            *sweep_at = 64 + 2 * last.len();
+        }
+        *to
     }
 }
 
@@ -86,17 +155,16 @@ pub trait Filled {
     /// compressed ones. `None` if it has not written it.
     fn span(&self, ci: u32) -> Option<u32>;
 
-    /// Whether answer number `ci`, which has a span, names this user index, in this direction. Means nothing if the poller gave it
-    /// back meanwhile.
-    fn is_of(&self, ci: u32, uidx: u32, sends: bool) -> bool;
+    /// Whose answer number `ci` is, which has a span. Means nothing if the poller gave it back meanwhile.
+    fn names(&self, ci: u32) -> Named;
 
-    /// Answer number that the ring is filled to, of which the poller has given back all before `consumed`. Shows each before it to
-    /// `look`, and maybe some that the poller has given back meanwhile.
-    fn filled_to(&self, consumed: &AtomicU32, mut look: impl FnMut(u32)) -> u32 {
-        let mut at = consumed.load(Ordering::Acquire);
+    /// Answer number that the ring is filled to, which is at least `from`, and of which the poller has given back all before
+    /// `consumed`. Shows each from there on to `look`, with its span, and maybe some that the poller has given back meanwhile.
+    fn filled_to(&self, from: u32, consumed: &AtomicU32, mut look: impl FnMut(u32, u32)) -> u32 {
+        let mut at = from;
         loop {
             if let Some(span) = self.span(at) {
-                look(at);
+                look(at, span);
                 at = at.wrapping_add(span);
                 continue;
             }
@@ -118,11 +186,14 @@ pub struct Mailbox<F> {
     consumed: AtomicU32,
     /// Not 0 once a queue pair was made that lets the device put data into completions.
     data: AtomicU32,
+    /// 0 if what note writers have seen of the ring counts no more.
+    has_looked: AtomicU32,
     inner: Mutex<Inner<F>>,
 }
 
 struct Inner<F> {
-    notes: Vec<Note>,
+    notes: Notes,
+    looked: Looked,
     /// The send queues that indices stand for, as of the last note.
     sends: Vec<Option<Arc<SqShared>>>,
     ring: F,
@@ -134,7 +205,8 @@ impl<F: Filled> Mailbox<F> {
             epoch: AtomicU32::new(0),
             consumed: AtomicU32::new(0),
             data: AtomicU32::new(0),
-            inner: Mutex::new(Inner { notes: Vec::new(), sends: Vec::new(), ring }),
+            has_looked: AtomicU32::new(0),
+            inner: Mutex::new(Inner { notes: Notes::default(), looked: Looked::default(), sends: Vec::new(), ring }),
         }
     }
 
@@ -147,24 +219,21 @@ impl<F: Filled> Mailbox<F> {
             {
                 before.retire();
             }
-            let Inner { notes, ring, .. } = inner;
-            let sends = matches!(change, Change::Sends(_));
+            let Inner { notes, looked, ring, .. } = inner;
+            let consumed = self.consumed.load(Ordering::Acquire);
+            if self.has_looked.swap(1, Ordering::Acquire) == 0 {
+                *looked = Looked { to: consumed, ..Looked::default() };
+            }
+            let named = (uidx, matches!(change, Change::Sends(_)));
+            let filled_to = looked.look(ring, &self.consumed);
             // What is before the last note of this index is of those that had it earlier.
-            let known_to = notes.iter().rfind(|note| note.is_about(uidx, sends)).map(|note| note.filled_to);
-            let mut has_past = false;
-            let filled_to = ring.filled_to(&self.consumed, |at| {
-                has_past |= known_to.is_none_or(|known| !is_before(at, known)) && ring.is_of(at, uidx, sends);
-            });
+            let known_to = notes.last_about(named).map_or(consumed, |note| later(consumed, note.filled_to));
+            let has_past = looked.last.get(&named).is_some_and(|end| is_before(known_to, *end));
             if !has_past {
                 // Nobody can see any more what the index stood for since the last one of which there is something to read.
-                let consumed = self.consumed.load(Ordering::Acquire);
-                while let Some(last) = notes.iter().rposition(|note| note.is_about(uidx, sends))
-                    && !(notes[last].has_past && is_before(consumed, notes[last].filled_to))
-                {
-                    notes.remove(last);
-                }
+                notes.forget(named, consumed);
             }
-            notes.push(Note { uidx, change, filled_to, has_past });
+            notes.put(named, Note { uidx, change, filled_to, has_past });
             let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1);
             self.epoch.store(epoch, Ordering::Release);
         });
@@ -186,10 +255,21 @@ impl<F: Filled> Mailbox<F> {
         self.consumed.store(ci, Ordering::Release);
     }
 
+    /// Poller: has come to the end of a half of the ring, or to another ring. Answers are numbered in 32 bits: what was seen long ago
+    /// would be taken for what is to come.
+    pub fn turned(&self) {
+        self.has_looked.store(0, Ordering::Release);
+    }
+
     /// Poller: takes all notes, and the ring's place with them: `change` may put another ring there.
-    fn take<T>(&self, change: impl FnOnce(Vec<Note>, &mut F) -> T) -> (u32, T) {
+    fn take<T>(&self, change: impl FnOnce(Notes, &mut F) -> T) -> (u32, T) {
         self.with(|inner| {
             let notes = std::mem::take(&mut inner.notes);
+            // What a note tells of has another name from now on.
+            inner
+                .looked
+                .last
+                .retain(|named, end| notes.last_about(*named).is_none_or(|note| is_before(note.filled_to, *end)));
             (self.epoch.load(Ordering::Relaxed), change(notes, &mut inner.ring))
         })
     }
@@ -212,6 +292,50 @@ pub struct Past {
     pub filled_to: u32,
     /// What they name from now on; [`uidx::NONE`] for no queue at all.
     pub name: u32,
+}
+
+impl Past {
+    fn named(&self) -> Named {
+        (self.uidx, self.sends)
+    }
+}
+
+/// All that is to be renamed.
+#[derive(Default)]
+pub struct Pasts {
+    /// In the order of their places.
+    by_name: HashMap<Named, VecDeque<Past>>,
+    /// What is beyond keeps its name.
+    filled_to: Option<u32>,
+}
+
+impl Pasts {
+    fn put(&mut self, past: Past) {
+        self.filled_to = Some(self.filled_to.map_or(past.filled_to, |to| later(to, past.filled_to)));
+        self.by_name.entry(past.named()).or_default().push_back(past);
+    }
+
+    /// Whether answer number `at`, or one after it, may be among them.
+    pub fn go_beyond(&self, at: u32) -> bool {
+        self.filled_to.is_some_and(|to| is_before(at, to))
+    }
+
+    /// What answer number `at` names from now on, if not the same. To be asked in the order of answers.
+    pub fn new_name(&mut self, at: u32, names: Named) -> Option<u32> {
+        let pasts = self.by_name.get_mut(&names)?;
+        while pasts.front().is_some_and(|past| !is_before(at, past.filled_to)) {
+            pasts.pop_front();
+        }
+        pasts.front().map(|past| past.name)
+    }
+
+    /// For tests.
+    #[cfg(test)]
+    pub fn all(self) -> Vec<Past> {
+        let mut all: Vec<_> = self.by_name.into_values().flatten().collect();
+        all.sort_by_key(|past| past.filled_to);
+        all
+    }
 }
 
 /// A queue that is gone, or was reset, and the answer number that its last completion is before.
@@ -253,12 +377,12 @@ impl<F: Filled> Routes<F> {
     /// Takes all notes. `disown` is told what to disown of the ring before the next look-up.
     #[cold]
     #[inline(never)]
-    pub fn take_mail(&mut self, disown: impl FnMut(Past)) {
+    pub fn take_mail(&mut self, disown: impl FnOnce(Pasts)) {
         self.take_mail_and(disown, |_| ());
     }
 
     /// As [`take_mail`](Self::take_mail), and lets `change` put another ring in the place that note writers look at.
-    pub fn take_mail_and<T>(&mut self, mut disown: impl FnMut(Past), change: impl FnOnce(&mut F) -> T) -> T {
+    pub fn take_mail_and<T>(&mut self, disown: impl FnOnce(Pasts), change: impl FnOnce(&mut F) -> T) -> T {
         let Self { sends, nobody, receives, gone, mailbox, .. } = self;
         let consumed = mailbox.consumed.load(Ordering::Relaxed);
         for place in gone.iter_mut() {
@@ -266,7 +390,8 @@ impl<F: Filled> Routes<F> {
         }
         let mut free = 0;
         let (seen, changed) = mailbox.take(|notes, ring| {
-            for Note { uidx, change, filled_to, has_past } in notes {
+            let mut pasts = Pasts::default();
+            for Note { uidx, change, filled_to, has_past } in notes.all.into_values() {
                 let is_sends = matches!(change, Change::Sends(_));
                 let before = match change {
                     Change::Sends(queue) => {
@@ -281,9 +406,10 @@ impl<F: Filled> Routes<F> {
                 };
                 if has_past && is_before(consumed, filled_to) {
                     let name = before.map_or(uidx::NONE, |queue| name(gone, &mut free, Gone { queue, filled_to }));
-                    disown(Past { uidx, sends: is_sends, filled_to, name });
+                    pasts.put(Past { uidx, sends: is_sends, filled_to, name });
                 }
             }
+            disown(pasts);
             change(ring)
         });
         self.seen = seen;
@@ -353,6 +479,11 @@ impl<F: Filled> Routes<F> {
 /// Whether answer number `a` comes before `b`.
 const fn is_before(a: u32, b: u32) -> bool {
     b.wrapping_sub(a) as i32 > 0
+}
+
+/// The answer number of the two that comes later.
+const fn later(a: u32, b: u32) -> u32 {
+    if is_before(a, b) { b } else { a }
 }
 
 /// Gives a queue that is gone the first name from `free` on that no completion has; [`uidx::NONE`] if there is none.

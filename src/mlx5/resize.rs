@@ -13,6 +13,7 @@ use super::cqe::{format, format_of, opcode, opcode_of};
 use super::layout::CqLayout;
 use super::mailbox::Filled;
 use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::explain;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
@@ -37,7 +38,8 @@ impl<B: Bus> Cq<B> {
             // The driver would leave everything as it is, too.
             return Ok(());
         }
-        let new = CqRing::new(layout).map_err(|errno| Error::kernel(verb, errno))?;
+        let new = CqRing::new(layout)
+            .map_err(|errno| explain::mapping(Error::kernel(verb, errno), "the new completion ring", layout.bytes()))?;
         self.give_back();
         let request =
             ResizeCq { buf_addr: new.addr(), cqe_size: self.ring.entry_bytes() as u16, reserved0: 0, reserved1: 0 };
@@ -46,11 +48,12 @@ impl<B: Bus> Cq<B> {
         // All of it while no note can be written: a note says how far the ring is filled, and must not look at the old one when
         // the device is in the new one already, or at the new one from a place where nothing was moved to.
         let moved = self.routes.take_mail_and(
-            |past| disown(old, ci, past),
+            |pasts| disown(old, ci, pasts),
             |shown| {
                 command(layout.capacity(), &request)?;
                 let moved = move_over(old, &new, ci, compressed);
                 *shown = new.clone();
+                mailbox.turned();
                 if moved.is_some() {
                     mailbox.give_back(ci.wrapping_add(1));
                 }

@@ -35,12 +35,12 @@ struct Entry {
 }
 
 #[derive(Clone)]
-struct Shared(Arc<Ring>);
+struct Shared(Arc<Ring>, Of);
 
 impl Shared {
-    fn new(log2: u32) -> Self {
+    fn new(log2: u32, of: Of) -> Self {
         let entry = |_| Entry { last: AtomicU32::new(0), body: UnsafeCell::new((0, 0)) };
-        Self(Arc::new(Ring { log2, entries: (0..1 << log2).map(entry).collect() }))
+        Self(Arc::new(Ring { log2, entries: (0..1 << log2).map(entry).collect() }), of)
     }
 
     fn entry(&self, ci: u32) -> &Entry {
@@ -61,8 +61,8 @@ impl Filled for Shared {
     }
 
     /// Maybe: what it names may be written meanwhile, which would be an access too many here, and counts for nothing there.
-    fn is_of(&self, _ci: u32, _uidx: u32, _sends: bool) -> bool {
-        true
+    fn names(&self, _ci: u32) -> Named {
+        (UIDX, self.1 == Of::Sends)
     }
 }
 
@@ -91,14 +91,13 @@ impl Poller {
     fn look_for_mail(&mut self) {
         let (ring, ci, of) = (&self.ring, self.ci, self.of);
         if self.routes.has_mail() {
-            self.routes.take_mail(|past| {
-                assert_eq!(past.sends, of == Of::Sends);
+            self.routes.take_mail(|mut pasts| {
                 let mut at = ci;
-                while (past.filled_to.wrapping_sub(at) as i32) > 0 && ring.span(at).is_some() {
+                while pasts.go_beyond(at) && ring.span(at).is_some() {
                     // SAFETY: loom fails the test if another thread may touch the entry meanwhile.
                     ring.entry(at).body.with_mut(|body| unsafe {
-                        if (*body).0 == past.uidx {
-                            (*body).0 = past.name;
+                        if let Some(name) = pasts.new_name(at, ((*body).0, of == Of::Sends)) {
+                            (*body).0 = name;
                         }
                     });
                     at += 1;
@@ -184,7 +183,7 @@ fn nobody(of: Of) -> Change {
 /// once. `early`: the first had worked before that.
 fn index_reused(of: Of, for_each: bool, early: bool) {
     loom::model(move || {
-        let ring = Shared::new(2);
+        let ring = Shared::new(2, of);
         let mailbox = Arc::new(Mailbox::new(ring.clone()));
         let mut poller = Poller { for_each, ..Poller::new(&ring, &mailbox, of) };
         let work = move |mailbox: &Mailbox<Shared>, ring: &Shared| {
@@ -243,7 +242,7 @@ fn loom_notices_a_look_for_notes_of_receives_once_a_batch() {
 #[test]
 fn loom_a_ring_that_moves_while_it_is_looked_through() {
     loom::model(|| {
-        let ring = Shared::new(1);
+        let ring = Shared::new(1, Of::Sends);
         let mailbox = Arc::new(Mailbox::new(ring.clone()));
         let stays = Arc::new(SqShared::new(4));
         mailbox.put(UIDX, Change::Sends(Some(Arc::new(SqShared::new(1)))));
