@@ -8,14 +8,15 @@ use super::error::{Error, Lacking, Verb};
 use super::event;
 use super::gate::Gate;
 use super::kernel::{Form, Kernel, Native};
-use super::object::{Leak, ObjectKind};
+use super::leaks::Leaks;
+use super::object::ObjectKind;
 use super::shutdown::Closing;
 use super::sys::Cdev;
 use super::types::PortNum;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Handles that [`Ucontext::info_handles`] asks for at first.
 const FIRST_HANDLES: usize = 64;
@@ -32,7 +33,7 @@ pub struct Ucontext {
     num_comp_vectors: u32,
     core_support: u64,
     next_user_handle: AtomicU64,
-    leaks: Mutex<Vec<Leak>>,
+    pub(super) leaks: Leaks,
 }
 
 /// What GET_CONTEXT gave, by either form.
@@ -69,7 +70,7 @@ impl Ucontext {
             num_comp_vectors: opened.num_comp_vectors,
             core_support: opened.core_support,
             next_user_handle: AtomicU64::new(1),
-            leaks: Mutex::default(),
+            leaks: Leaks::default(),
         }))
     }
 
@@ -122,15 +123,6 @@ impl Ucontext {
     /// Whether [`next_user_handle`](Self::next_user_handle) gave that number to an object.
     pub fn gave_user_handle(&self, user_handle: u64) -> bool {
         (1..self.next_user_handle.load(Ordering::Relaxed)).contains(&user_handle)
-    }
-
-    /// Objects that the kernel refused to destroy when their handles were dropped.
-    pub fn leaks(&self) -> Vec<Leak> {
-        self.leaks.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(super) fn record_leak(&self, leak: Leak) {
-        self.leaks.lock().unwrap_or_else(PoisonError::into_inner).push(leak);
     }
 
     /// Whether the kernel has taken the device away from this file. Asks for what the kernel knows without the driver, but no longer

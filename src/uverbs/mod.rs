@@ -17,6 +17,7 @@ pub mod event;
 pub mod explain;
 mod gate;
 mod kernel;
+mod leaks;
 pub mod linux;
 mod memory;
 pub mod memory_wr;

@@ -6,6 +6,7 @@ use super::context::Ucontext;
 use super::errno::Errno;
 use super::error::{Error, Verb};
 use super::kernel::{Form, Native};
+use super::leaks::Left;
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,7 +100,8 @@ impl fmt::Display for ObjectKind {
     }
 }
 
-/// An object that the kernel refused to destroy. It lives until the context is closed, and so must its memory.
+/// An object that the kernel refused to destroy when it was dropped. It is there as yet, and so is the memory that the device
+/// may use for it; see [`Context::leaks`](crate::Context::leaks).
 ///
 /// ```no_run
 /// # fn f(context: &ironverbs::Context) -> Result<(), ironverbs::Error> {
@@ -115,7 +117,7 @@ pub struct Leak {
     pub kind: ObjectKind,
     /// The kernel's handle, unique in its context.
     pub handle: u32,
-    /// Why the kernel refused.
+    /// Why the kernel refused, when it was last asked.
     pub errno: Errno,
 }
 
@@ -135,7 +137,7 @@ pub struct Destroyed {
 /// A kernel object. It keeps its context open, and is destroyed when dropped.
 ///
 /// Handles of one context may be dropped in any order: those that the kernel refuses, because another object still uses
-/// them, are recorded as [`Leak`]s. Owners that hold what an object needs avoid that.
+/// them, are recorded as [`Leak`]s, until that one is gone. Owners that hold what an object needs avoid that.
 pub struct Handle {
     context: Arc<Ucontext>,
     kind: ObjectKind,
@@ -208,8 +210,8 @@ impl Handle {
         })
     }
 
-    /// Destroys the object, in a destructor: a refusal is recorded as a [`Leak`], and not tried again. Returns whether the
-    /// object is gone; if it is not, memory that the device may use for it must be leaked with it.
+    /// Destroys the object, in a destructor: a refusal is recorded as a [`Leak`]. Returns whether the object is gone; if it is
+    /// not, [leave](Self::leave) what the device may use for it.
     pub fn destroy_or_leak(&self) -> bool {
         let mut end = self.end();
         if matches!(*end, End::Leaked) {
@@ -218,12 +220,18 @@ impl Handle {
         match self.destroy_now(&mut end) {
             Ok(_) => true,
             Err(errno) => {
-                self.context.record_leak(Leak { kind: self.kind, handle: self.id, errno });
+                let kept = self.kept().take().map(|kept| kept as Left);
+                self.context.leaks.record(Leak { kind: self.kind, handle: self.id, errno }, kept);
                 *end = End::Leaked;
-                std::mem::forget(self.kept().take());
                 false
             }
         }
+    }
+
+    /// Leaves `left` with the object that [was not destroyed](Self::destroy_or_leak): it is dropped when that is gone after all,
+    /// else never.
+    pub fn leave(&self, left: Left) {
+        self.context.leaks.leave(self.kind, self.id, left);
     }
 
     fn end(&self) -> MutexGuard<'_, End> {
@@ -246,6 +254,7 @@ impl Handle {
         };
         *end = End::Destroyed(destroyed);
         drop(self.kept().take());
+        self.context.retry_leaks();
         Ok(destroyed)
     }
 }
@@ -411,7 +420,42 @@ mod tests {
         assert_eq!(leaks[1], Leak { kind: ObjectKind::Cq, handle: cq_id, errno: Errno::EBUSY });
         assert!(leaks[1].to_string().starts_with("completion queue 1: EBUSY"), "{}", leaks[1]);
         drop(qp);
-        assert_eq!(kernel.live(), [pd_id, cq_id]);
+        assert_eq!((kernel.live(), ctx.leaks()), (vec![], vec![]), "what they waited for is gone");
+    }
+
+    /// It is asked for again when something else is gone, and what was left with it goes with it, and not before.
+    #[test]
+    fn a_refusal_that_passes_leaves_nothing() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let ctx = Ucontext::open(kernel.clone(), &[], &mut []).unwrap();
+        let pd = ctx.alloc_pd(&mut []).unwrap();
+        let (cq, _) = ctx.create_cq(1, 1, None, 0, &[], &mut []).unwrap();
+        let memory = Arc::new(());
+        let qp = create_qp(&ctx, &pd, &cq).keeping(Box::new(memory.clone()));
+        kernel.refuse_destroy(Some(Errno::ENOMEM));
+        assert!(!qp.destroy_or_leak());
+        qp.leave(Box::new(memory.clone()));
+        drop((qp, cq, pd));
+        let other = ctx.alloc_pd(&mut []).unwrap();
+        assert_eq!((ctx.leaks().len(), Arc::strong_count(&memory)), (3, 3), "{:?}", ctx.leaks());
+        kernel.refuse_destroy(None);
+        drop(other);
+        assert_eq!((kernel.live(), ctx.leaks()), (vec![], vec![]));
+        assert_eq!(Arc::strong_count(&memory), 1);
+    }
+
+    #[test]
+    fn what_the_device_may_still_use_outlives_its_context() {
+        let kernel = FakeKernel::new(Knows::ALL);
+        let ctx = Ucontext::open(kernel.clone(), &[], &mut []).unwrap();
+        let memory = Arc::new(());
+        let pd = ctx.alloc_pd(&mut []).unwrap().keeping(Box::new(memory.clone()));
+        kernel.refuse_destroy(Some(Errno::ENOMEM));
+        drop(pd);
+        ctx.abandon();
+        kernel.refuse_destroy(None);
+        drop(ctx);
+        assert_eq!(Arc::strong_count(&memory), 2, "nobody knows whether the device is done with it");
     }
 
     #[test]

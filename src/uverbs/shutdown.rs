@@ -52,7 +52,7 @@ impl Closing {
 
 impl Ucontext {
     /// Gives the device up: no queue pair works any more, and no file or mapping of it is left in this process. Later
-    /// commands are answered as by a device that is gone.
+    /// commands are answered as by a device that is gone. One that is gone already is given up like any other.
     ///
     /// If another thread is at it, waits for that one.
     ///
@@ -75,8 +75,9 @@ impl Ucontext {
 
     fn give_up(self: &Arc<Self>) -> Result<(), Error> {
         let refused = |errno| Error::kernel(Verb::CloseDevice, errno);
+        self.retry_leaks();
         // Windows first: a bound one holds on to its queue pair and to its region. One that stays, stays with its region.
-        let windows = match self.info_handles(ObjectKind::Mw) {
+        let windows = match self.handles_there(ObjectKind::Mw) {
             // The driver has none, and the kernel hides what a driver has not.
             Err(error) if error.errno() == Some(Errno::ENOENT) => vec![],
             listed => listed?,
@@ -85,10 +86,10 @@ impl Ucontext {
             let _ = self.destroy(ObjectKind::Mw, id);
         }
         // Queue pairs next: once they are gone, the device touches neither memory nor completion queues.
-        for id in self.info_handles(ObjectKind::Qp)? {
+        for id in self.handles_there(ObjectKind::Qp)? {
             self.stop_queue_pair(id);
         }
-        let regions = self.info_handles(ObjectKind::Mr)?;
+        let regions = self.handles_there(ObjectKind::Mr)?;
         let gone = regions.into_iter().filter(|id| self.destroy(ObjectKind::Mr, *id).is_ok());
         self.closing().deregistered.lock().unwrap_or_else(PoisonError::into_inner).extend(gone);
         self.cdev().close().map_err(refused)?;
@@ -98,6 +99,15 @@ impl Ucontext {
             lead_nowhere(&file).map_err(refused)?;
         }
         Ok(())
+    }
+
+    /// The objects of one kind that can be destroyed: none of a device that is gone, of which the kernel does so itself. Only the
+    /// file is left to be closed then.
+    fn handles_there(&self, kind: ObjectKind) -> Result<Vec<u32>, Error> {
+        match self.info_handles(kind) {
+            Err(Error::DeviceGone { .. }) => Ok(vec![]),
+            listed => listed,
+        }
     }
 
     /// Destroys a queue pair; one that cannot be destroyed (it is in a multicast group, say) is stopped.
@@ -187,6 +197,29 @@ mod tests {
         assert_eq!((fault.injected(), kernel.live()), (1, vec![pd.id()]));
         drop(mr);
         assert!(ctx.leaks().is_empty());
+    }
+
+    /// Nothing can be listed nor destroyed, and the file must be closed all the same: the kernel waits for that.
+    #[test]
+    fn a_device_that_is_gone_is_given_up_too() {
+        let (kernel, fault) = (FakeKernel::new(Knows::ALL), Fault::new());
+        let ctx = Ucontext::open(fault.wrap(kernel.clone()), &[], &mut []).unwrap();
+        let pd = ctx.alloc_pd(&mut []).unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let (mr, ..) = ctx.reg_dmabuf_mr(&pd, file.as_fd(), 0, 4096, 0, 0).unwrap();
+        let memory = Arc::new(());
+        let mr = mr.keeping(Box::new(memory.clone()));
+        fault.fail_matching(|_| true, Errno::EIO);
+        ctx.shutdown().unwrap();
+        assert!(ctx.closing().done.load(Ordering::Acquire));
+        ctx.shutdown().unwrap();
+        fault.clear();
+        assert!(matches!(ctx.alloc_pd(&mut []), Err(Error::DeviceGone { .. })));
+        drop((mr, pd));
+        let leaks: Vec<_> = ctx.leaks().iter().map(|leak| (leak.kind, leak.errno)).collect();
+        assert_eq!(leaks, [(ObjectKind::Mr, Errno::EIO)], "the device may still be at the region's memory");
+        drop(ctx);
+        assert_eq!(Arc::strong_count(&memory), 2);
     }
 
     /// Another thread had opened it, and not yet put it on the list.

@@ -78,7 +78,16 @@ pub(super) struct CqShared {
     capacity: AtomicU32,
     /// The poller, when the queue was dropped. What is put into the queue until it is destroyed goes to nobody, but says which
     /// receives of shared queues were taken.
-    parked: Mutex<Option<Box<dyn EndComps + Send>>>,
+    parked: Mutex<Option<Unread>>,
+}
+
+/// The poller of a queue that nobody polls any more. It must be dropped after the last completion came.
+struct Unread(Box<dyn EndComps + Send>);
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.0.settle();
+    }
 }
 
 /// Which completions raise an event.
@@ -429,11 +438,9 @@ impl Drop for CqShared {
         if let Some(channel) = &self.channel {
             channel.attached.fetch_sub(1, Ordering::Relaxed);
         }
-        if self.handle.destroy_or_leak()
-            && let Some(poller) = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner)
-        {
-            // After the last that the device put there.
-            poller.settle();
+        let parked = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if !self.handle.destroy_or_leak() {
+            self.handle.leave(Box::new(parked));
         }
     }
 }
@@ -444,7 +451,7 @@ impl<P: Provider> Drop for Cq<P> {
         let mut poller = unsafe { ManuallyDrop::take(&mut self.poller) };
         // Queue pairs may keep the rest for long, and whoever posts to their shared receive queue waits for these.
         poller.settle();
-        *self.shared.parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(poller));
+        *self.shared.parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Unread(Box::new(poller)));
     }
 }
 

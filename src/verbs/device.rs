@@ -165,20 +165,34 @@ impl<P: Provider> Context<P> {
     /// process that was forked while the device was open holds it for itself. A region that the kernel does not
     /// deregister keeps its memory for the life of the process ([`leaks`](Self::leaks)). After an error nothing can be done
     /// with the device but to call this again.
+    ///
+    /// A device that is gone already is given up as well, with success, so that whatever happened to it nothing of it is left.
+    /// Its regions keep their memory then: the kernel says that a device is gone before it has ended all transfers.
     pub fn shutdown(&self) -> Result<(), Error> {
         self.inner.ucontext.shutdown()?;
         self.inner.registry.device_is_gone();
         Ok(())
     }
 
-    /// Objects that the kernel refused to destroy when they were dropped. They stay
-    /// until the context is closed; memory that the device may still use stays for the life of the process.
+    /// Objects that the kernel refused to destroy when they were dropped, and that are still there, with what they use:
+    /// a queue pair that stays keeps its completion queues and its protection domain, which are then in the list too.
+    ///
+    /// The kernel is asked for them again whenever another object of the context is gone, in case it refused for a reason that
+    /// passes. When the context and all its objects were dropped, the file is closed with what is left, and the kernel destroys
+    /// it; only memory that the device may still use stays, for the life of the process. A destroy that is refused at
+    /// `close` is the caller's to try again, and is not here.
     pub fn leaks(&self) -> Vec<Leak> {
         self.inner.ucontext.leaks()
     }
 
     pub(super) fn inner(&self) -> &Arc<ContextInner> {
         &self.inner
+    }
+}
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        self.ucontext.abandon();
     }
 }
 
@@ -265,6 +279,11 @@ impl ContextInner {
     }
 }
 
+/// What there is to do where there is no device.
+const NONE_HERE: &str = "this host has none (rdma-probe says what it looked for); a network interface can be made one in \
+                         software (rdma link add rxe0 type rxe netdev INTERFACE), and without any the crate softcx \
+                         simulates adapters in the process (Context::open_on, rdma-probe --sim)";
+
 /// The one device of that name.
 fn find(sys: &dyn Sys, name: &str) -> Result<DeviceInfo, Error> {
     let all = sys.devices()?;
@@ -274,7 +293,7 @@ fn find(sys: &dyn Sys, name: &str) -> Result<DeviceInfo, Error> {
     match (named.next(), named.next()) {
         (Some(one), None) => Ok(one.clone()),
         (Some(_), Some(_)) => Err(none("two devices have that name; open one by its index".into())),
-        (None, _) if all.is_empty() => Err(none("this host has none".into())),
+        (None, _) if all.is_empty() => Err(none(NONE_HERE.into())),
         (None, _) => Err(none(format!("there is {names}"))),
     }
 }

@@ -77,7 +77,7 @@ unsafe impl Memory for Vec<u8> {
 #[doc(alias = "ibv_mr")]
 pub struct Mr<M: Memory = Pages> {
     region: Region,
-    /// Freed in `Drop`, after the region was deregistered, and not at all if that failed.
+    /// Freed in `Drop`, after the region was deregistered, and left with the region if that failed.
     memory: ManuallyDrop<M>,
 }
 
@@ -162,6 +162,11 @@ impl Region {
     /// Deregisters in a destructor. Returns whether the device is done with the memory.
     fn deregister_or_leak(&mut self) -> bool {
         self.handle.destroy_or_leak()
+    }
+
+    /// Leaves the memory with a region that was not deregistered.
+    fn leave(&mut self, memory: impl Memory) {
+        self.handle.leave(Box::new(memory));
     }
 
     pub(super) fn sge(&self, offset: usize, len_bytes: u32) -> Sge {
@@ -387,9 +392,11 @@ unsafe fn copy_volatile(from: *const u8, to: *mut u8, n: usize) {
 
 impl<M: Memory> Drop for Mr<M> {
     fn drop(&mut self) {
-        if self.region.deregister_or_leak() {
-            // SAFETY: dropped here only, once; the device is done with it.
-            unsafe { ManuallyDrop::drop(&mut self.memory) }
+        let is_gone = self.region.deregister_or_leak();
+        // SAFETY: taken here only, once, where nothing uses it any more.
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        if !is_gone {
+            self.region.leave(memory);
         }
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! A device may use a queue's memory as long as the kernel's queue pair exists. So a side that is dropped does not free its
 //! queue, but parks it with the kernel's object, which both sides share: the queues are freed once that is destroyed, and
-//! leaked if the kernel refuses. The one unsafe step takes a queue out of the side that is being dropped.
+//! left with it as long as the kernel refuses. The one unsafe step takes a queue out of the side that is being dropped.
 #![allow(unsafe_code)]
 
 use super::attr::QpUpdate;
@@ -275,7 +275,7 @@ impl<P: Provider> Drop for QpShared<P> {
         self.windows.destroy();
         if !self.control.handle.destroy_or_leak() {
             // It is still there, and may put completions into its completion queues.
-            std::mem::forget((sq.take(), rq.take()));
+            self.control.handle.leave(Box::new(Mutex::new((sq.take(), rq.take()))));
             return;
         }
         self.pd.context.registry.remove(self.user_handle);

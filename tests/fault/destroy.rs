@@ -37,6 +37,8 @@ fn nth_command_of_the_way_down_is_refused(target: &Target) {
         assert_eq!(fault.injected(), 1);
         let leaks = context.leaks();
         assert!(leaks.iter().all(|leak| leak.errno == Errno::EBUSY), "{leaks:?}");
+        // It was asked for again when the next object went.
+        assert!(leaks.is_empty() || n + 1 == n_commands, "{leaks:?}");
         if let (Some(before), Some(after)) = (objects_before, objects(target)) {
             // The kernel's list has no windows.
             let listed = leaks.iter().filter(|leak| leak.kind != ObjectKind::Mw).count();
@@ -140,5 +142,9 @@ fn refused_kind_is_told_and_its_memory_stays(target: &Target) {
         }
         // A new set-up beside what was leaked works.
         drop(Scene::watched(target, &Fault::new(), &Freed::default()));
+        // All of it goes with the file, which is closed although queues that were left hold on to it.
+        fault.fail_matching(move |command: &Command<'_>| command.name() == name, Errno::EPERM);
+        drop(context);
+        assert_eq!(objects(target), objects_before, "the file is still open");
     }
 }
