@@ -98,7 +98,6 @@
 
 mod cm;
 mod mem;
-#[allow(dead_code, reason = "what an adapter tells of itself has no verb yet")]
 mod mlx5;
 pub mod rdma_cm;
 mod rxe;

@@ -3,9 +3,8 @@
 //! An element is 64 bytes, all big endian. In a queue of 128-byte entries it is the *second* half; the first holds nothing
 //! but inline data. Names are those of `mlx5dv.h` of rdma-core.
 
-use crate::mlx5::wqe;
 use crate::uverbs::abi::layout;
-use crate::uverbs::wr::{WcOpcode, WcStatus};
+use crate::uverbs::wr::WcStatus;
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -78,6 +77,7 @@ pub struct ErrCqe {
 layout!(ErrCqe, 64, srqn_uidx @ 32, vendor_err_synd @ 54, syndrome @ 55, s_wqe_opcode_qpn @ 56, wqe_counter @ 60, op_own @ 63);
 
 /// Kinds of elements.
+#[allow(dead_code, reason = "the interface as it is, also what is not used")]
 pub mod opcode {
     /// A send work request is done.
     pub const REQ: u8 = 0;
@@ -179,20 +179,6 @@ pub const fn status(syndrome: u8) -> WcStatus {
         table
     };
     if (syndrome as usize) < TABLE.len() { WcStatus(TABLE[syndrome as usize] as u32) } else { WcStatus::GENERAL_ERR }
-}
-
-/// What a send work queue element's opcode completes as. A UMR is told apart by the poster's own notes.
-#[inline(always)]
-pub const fn send_opcode(sop: u8) -> Option<WcOpcode> {
-    use wqe::opcode as sent;
-    Some(match sop {
-        sent::SEND | sent::SEND_IMM | sent::SEND_INVAL => WcOpcode::SEND,
-        sent::RDMA_WRITE | sent::RDMA_WRITE_IMM => WcOpcode::RDMA_WRITE,
-        sent::RDMA_READ => WcOpcode::RDMA_READ,
-        sent::ATOMIC_CS | sent::ATOMIC_MASKED_CS => WcOpcode::COMP_SWAP,
-        sent::ATOMIC_FA | sent::ATOMIC_MASKED_FA => WcOpcode::FETCH_ADD,
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

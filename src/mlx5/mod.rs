@@ -4,6 +4,7 @@
 //! The kernel is asked to make, change and destroy objects. Work requests, completions and requests for events need no
 //! command: they are stores to a ring, a doorbell record, and a register in a mapped page of the device.
 
+#[allow(dead_code, reason = "the interface as it is, also what is not used")]
 mod abi;
 mod av;
 mod bus;

@@ -31,14 +31,6 @@ use crate::uverbs::types::{Qpn, Rkey};
 use crate::uverbs::wr::{Payload, PostError, RemoteAddr, SendOp, SendWr, WcOpcode, WrFlags};
 use std::sync::Arc;
 
-/// Whether no queue is too narrow for it, within its limits of entries and inline bytes: a datagram queue pair, which has no remote
-/// addresses, has longer addresses of its own.
-#[inline(always)]
-const fn is_measured(opcode: u8) -> bool {
-    use opcode::{NOP, RDMA_READ, RDMA_WRITE, RDMA_WRITE_IMM, SEND, SEND_IMM, SEND_INVAL};
-    matches!(opcode, SEND | SEND_IMM | SEND_INVAL | RDMA_WRITE | RDMA_WRITE_IMM | RDMA_READ | NOP)
-}
-
 /// What the work request of a NOP completes as: `IBV_WC_DRIVER1`.
 pub const WC_NOP: WcOpcode = WcOpcode::DRIVER1;
 
@@ -122,6 +114,16 @@ struct Limits {
     max_inline: usize,
     /// Every work request completes.
     sig_all: bool,
+}
+
+impl Limits {
+    /// Whether the queue was measured for elements of `ds` units, of a kind that not every transport has: a longer one would run
+    /// into elements that the device has yet to read. Of all others, within the limits of entries and inline bytes, no queue is
+    /// too narrow for any: a datagram queue pair, which has no remote addresses, has longer addresses of its own.
+    #[inline(always)]
+    fn measured(&self, ds: u32) -> Result<(), PostError> {
+        if ds > self.max_ds { refuse(PostError::NotOffered) } else { Ok(()) }
+    }
 }
 
 /// How far a queue is filled.
@@ -214,16 +216,6 @@ impl<B: Bus> Sq<B> {
         self.limits.max_count / ONE
     }
 
-    /// Scatter/gather entries that a work request takes at most.
-    pub fn max_sge(&self) -> u32 {
-        self.limits.max_sge
-    }
-
-    /// Inline bytes that a work request takes at most.
-    pub fn max_inline(&self) -> u32 {
-        self.limits.max_inline as u32
-    }
-
     /// Work requests that can be pushed now.
     pub fn remaining(&mut self) -> u32 {
         self.open().remaining()
@@ -300,13 +292,13 @@ impl<B: Bus> OpenSq<'_, B> {
                 (opcode::RDMA_READ, 0, WcOpcode::RDMA_READ)
             }
             SendOp::CompareSwap { remote, compare, swap } => {
-                check_atomic(remote, &wr.payload)?;
+                check_atomic(remote, &wr.payload, cursor.ds(), limits)?;
                 cursor.put(*bus, raddr(remote));
                 cursor.put(*bus, Atomic { swap_add: swap.into(), compare: compare.into() });
                 (opcode::ATOMIC_CS, 0, WcOpcode::COMP_SWAP)
             }
             SendOp::FetchAdd { remote, add } => {
-                check_atomic(remote, &wr.payload)?;
+                check_atomic(remote, &wr.payload, cursor.ds(), limits)?;
                 cursor.put(*bus, raddr(remote));
                 cursor.put(*bus, Atomic { swap_add: add.into(), compare: 0.into() });
                 (opcode::ATOMIC_FA, 0, WcOpcode::FETCH_ADD)
@@ -321,7 +313,8 @@ impl<B: Bus> OpenSq<'_, B> {
         };
         payload(&mut cursor, *bus, limits, &wr.payload)?;
         let ds = cursor.ds();
-        self.finish(Finish { wr_id: wr.wr_id, flags: wr.flags, opcode, imm, completes_as, ds })
+        self.finish(Finish { wr_id: wr.wr_id, flags: wr.flags, opcode, imm, completes_as, ds });
+        Ok(())
     }
 
     /// Writes a SEND that takes away the meaning of one of the peer's keys.
@@ -340,13 +333,15 @@ impl<B: Bus> OpenSq<'_, B> {
         payload(&mut cursor, *bus, limits, data)?;
         let ds = cursor.ds();
         let completes_as = WcOpcode::SEND;
-        self.finish(Finish { wr_id, flags, opcode: opcode::SEND_INVAL, imm: rkey.0, completes_as, ds })
+        self.finish(Finish { wr_id, flags, opcode: opcode::SEND_INVAL, imm: rkey.0, completes_as, ds });
+        Ok(())
     }
 
     /// Takes away the meaning of one of this queue pair's own keys.
     #[inline(always)]
     pub fn push_local_inv(&mut self, wr_id: u64, flags: WrFlags, rkey: Rkey) -> Result<(), PostError> {
         self.room()?;
+        self.limits.measured(umr::BARE_DS)?;
         let Self { ring, bus, batch: Batch { at, .. }, .. } = self;
         let mut cursor = open(ring, at.head, Target::Connected, *bus);
         let (control, key) = umr::invalidate();
@@ -354,13 +349,15 @@ impl<B: Bus> OpenSq<'_, B> {
         cursor.put(*bus, key);
         let ds = cursor.ds();
         let completes_as = WcOpcode::LOCAL_INV;
-        self.finish(Finish { wr_id, flags, opcode: opcode::UMR, imm: rkey.0, completes_as, ds })
+        self.finish(Finish { wr_id, flags, opcode: opcode::UMR, imm: rkey.0, completes_as, ds });
+        Ok(())
     }
 
     /// Binds a memory window.
     #[inline(always)]
     pub fn push_bind(&mut self, wr_id: u64, flags: WrFlags, bind: &Bind) -> Result<(), PostError> {
         self.room()?;
+        self.limits.measured(umr::BIND_DS)?;
         if bind.length > MAX_DATA_BYTES {
             return Err(PostError::MessageTooLong);
         }
@@ -376,14 +373,16 @@ impl<B: Bus> OpenSq<'_, B> {
         }
         let ds = cursor.ds();
         let (imm, completes_as) = (bind.rkey.0, WcOpcode::BIND_MW);
-        self.finish(Finish { wr_id, flags, opcode: opcode::UMR, imm, completes_as, ds })
+        self.finish(Finish { wr_id, flags, opcode: opcode::UMR, imm, completes_as, ds });
+        Ok(())
     }
 
     /// Does nothing, in order.
     #[inline(always)]
     pub fn push_nop(&mut self, wr_id: u64, flags: WrFlags) -> Result<(), PostError> {
         self.room()?;
-        self.finish(Finish { wr_id, flags, opcode: opcode::NOP, imm: 0, completes_as: WC_NOP, ds: 1 })
+        self.finish(Finish { wr_id, flags, opcode: opcode::NOP, imm: 0, completes_as: WC_NOP, ds: 1 });
+        Ok(())
     }
 
     /// Tells the device of everything pushed, and rings once. Does nothing if nothing was pushed.
@@ -437,13 +436,8 @@ impl<B: Bus> OpenSq<'_, B> {
 
     /// Writes the control segment, last, and passes the element.
     #[inline(always)]
-    fn finish(&mut self, element: Finish) -> Result<(), PostError> {
+    fn finish(&mut self, element: Finish) {
         let Finish { wr_id, flags: wr_flags, opcode, imm, completes_as, ds } = element;
-        if !is_measured(opcode) && ds > self.limits.max_ds {
-            // Of a kind that this transport does not have: the queue was not measured for it, and passing it could run into
-            // elements that the device has yet to read.
-            return refuse(PostError::NotOffered);
-        }
         let Position { head, count, full_at, fence } = self.batch.at;
         let fenced = wr_flags.contains(WrFlags::FENCE);
         let asked = if fenced { ctrl_flags::FENCE } else { 0 }
@@ -463,7 +457,6 @@ impl<B: Bus> OpenSq<'_, B> {
             fence: flags_word(if opcode == opcode::UMR { ctrl_flags::INITIATOR_SMALL_FENCE } else { 0 }),
         };
         self.batch = Batch { at, last, last_ds: ds };
-        Ok(())
     }
 }
 
@@ -541,10 +534,14 @@ fn payload<B: Bus>(
     .map_or_else(|| refuse(PostError::InlineTooLong), Ok)
 }
 
-/// An atomic works on one aligned 64-bit word, and puts its old value into registered memory (IB spec 9.4.5).
+/// An atomic works on one aligned 64-bit word, and puts its old value into registered memory (IB spec 9.4.5). `ds` units come
+/// before its own.
 #[inline(always)]
-fn check_atomic(remote: RemoteAddr, payload: &Payload<'_>) -> Result<(), PostError> {
+fn check_atomic(remote: RemoteAddr, payload: &Payload<'_>, ds: u32, limits: &Limits) -> Result<(), PostError> {
     let Payload::Sges(sges) = payload else { return Err(PostError::AtomicPayload) };
+    if sges.len() > limits.max_sge as usize {
+        return Err(PostError::TooManySges);
+    }
     let mut length = 0_u64;
     for sge in *sges {
         length = length.wrapping_add(u64::from(sge.length));
@@ -556,7 +553,8 @@ fn check_atomic(remote: RemoteAddr, payload: &Payload<'_>) -> Result<(), PostErr
     if !remote.addr.is_multiple_of(8) {
         return Err(PostError::AtomicAlignment);
     }
-    Ok(())
+    // Remote address, operands, entries.
+    limits.measured(ds.wrapping_add(2).wrapping_add(sges.len() as u32))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -80,6 +80,7 @@ pub mod ctrl_flags {
 }
 
 /// Opcodes of send work queue elements; completions carry them, too.
+#[allow(dead_code, reason = "the interface as it is, also what is not used")]
 pub mod opcode {
     pub const NOP: u8 = 0x00;
     pub const SEND_INVAL: u8 = 0x01;
@@ -308,6 +309,7 @@ segment!(Mkey, 4);
 pub const MKEY_FREE: u8 = 1 << 6;
 
 /// Bits of [`Mkey::access_flags`].
+#[allow(dead_code, reason = "the interface as it is, also what is not used")]
 pub mod mkey_access {
     pub const LOCAL_READ: u8 = 1 << 2;
     pub const LOCAL_WRITE: u8 = 1 << 3;
