@@ -32,8 +32,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long flushed work requests may take to come back after a time-out.
-const FLUSH_TIME: Duration = Duration::from_secs(1);
+/// How long flushed work requests may take to come back after a time-out: what a caller waits for beyond its own limit. The
+/// buffers do not need them, since a region that is deregistered is out of the device's reach.
+const FLUSH_TIME: Duration = Duration::from_millis(20);
 
 /// Posts borrowed buffers. See [`Qp::scope`].
 ///
@@ -65,7 +66,8 @@ impl<P: Provider, T: QpType> Qp<P, T> {
     /// Runs `f`, which can post buffers that it borrows, and returns when all of them are the program's again.
     ///
     /// `cq` must be the completion queue of both of the queue pair's queues, used by this queue pair alone, and nothing
-    /// may be under way. All waits together end `timeout` after the start; the queue pair is then in the error state.
+    /// may be under way. All waits together end `timeout` after the start, but for some 20 ms in which what was posted is given
+    /// up; the queue pair is then in the error state. Completions that come later stay in the completion queue.
     ///
     /// An operation that failed makes the scope fail with [`Error::Failed`], which tells why, unless the closure looked at
     /// it with [`wait_each`](Scope::wait_each). The queue pair is in the error state after it.

@@ -186,7 +186,7 @@ fn one_deadline_for_all_waits(target: &Target) {
         .unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert!(waited - started >= timeout, "{:?}", waited - started);
-    assert!(waited.elapsed() < timeout, "{:?} more", waited.elapsed());
+    assert!(waited.elapsed() < timeout / 4, "{:?} more", waited.elapsed());
 }
 
 fn a_panic_in_the_closure_passes_through(target: &Target) {
