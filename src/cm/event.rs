@@ -240,7 +240,7 @@ impl PeerParams {
 /// ```no_run
 /// # fn f(event: &ironverbs::rdma_cm::Event) {
 /// if let Some(peer) = event.datagram_peer() {
-///     println!("queue pair {:#x} with {}", peer.qpn, peer.qkey);
+///     println!("queue pair {:#08x} with {}", peer.qpn, peer.qkey);
 /// }
 /// # }
 /// ```

@@ -43,23 +43,24 @@ macro_rules! number24 {
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "({:#x})"), self.0)
+                write!(f, concat!(stringify!($name), "({:#08x})"), self.0)
             }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:#x}", self.0)
+                write!(f, "{:#08x}", self.0)
             }
         }
     };
 }
 
 number24! {
-    /// Queue pair number (QPN), 24 bits (IB spec 9.2.4).
+    /// Queue pair number (QPN), 24 bits (IB spec 9.2.4). Printed as tools of the field print it: `0x000011`.
     ///
     /// ```
     /// use ironverbs::Qpn;
+    /// assert_eq!(Qpn::new(17).unwrap().to_string(), "0x000011");
     /// assert_eq!(Qpn::new(17).unwrap().get(), 17);
     /// assert!(Qpn::new(1 << 24).is_err()); // 24 bits
     /// ```

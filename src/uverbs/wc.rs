@@ -115,7 +115,11 @@ impl fmt::Debug for InlineData {
 pub struct Done {
     /// The operation.
     pub opcode: WcOpcode,
-    /// Bytes transferred. For RDMA WRITE with immediate at the receiver: bytes written.
+    /// Bytes transferred: of a receive those of the message (of a datagram with the 40 before it), of an RDMA WRITE with
+    /// immediate at the receiver those written, of a READ or an atomic those that came back.
+    ///
+    /// Of a SEND or WRITE it means nothing, as the standard has it (IB spec 11.4.2.1): ConnectX adapters leave it 0, Soft-RoCE
+    /// gives the length. Keep the length with the work request.
     pub byte_len: u32,
     /// Immediate data in host order, of a receive that has any.
     pub imm: Option<u32>,
@@ -236,7 +240,7 @@ impl fmt::Debug for Wc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wc")
             .field("wr_id", &self.wr_id)
-            .field("qpn", &self.qpn())
+            .field("qpn", &format_args!("{:#08x}", self.qpn()))
             .field("outcome", &self.outcome())
             .finish()
     }

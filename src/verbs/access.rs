@@ -60,6 +60,17 @@ impl AccessFlags {
         Self(bits)
     }
 
+    /// Both sets of flags; `|` where a constant is not needed.
+    ///
+    /// ```
+    /// use ironverbs::AccessFlags;
+    /// const SERVED: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_READ);
+    /// assert_eq!(SERVED, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ);
+    /// ```
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Whether every flag of `other` is set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -109,7 +120,7 @@ pub(super) mod odp {
 impl std::ops::BitOr for AccessFlags {
     type Output = Self;
     fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+        self.union(other)
     }
 }
 

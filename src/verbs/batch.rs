@@ -143,6 +143,22 @@ impl<P: Provider, T: Connected> SendBatch<'_, P, T> {
     /// The peer must allow it twice: its queue pair with [`QpBuilder::access`](crate::QpBuilder::access), which allows
     /// nothing by default, and its region with [`AccessFlags`](crate::AccessFlags); both `REMOTE_WRITE`. Else it completes
     /// with [`REM_INV_REQ_ERR`](crate::WcStatus::REM_INV_REQ_ERR) or [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR).
+    ///
+    /// ```no_run
+    /// # fn f(pd: &ironverbs::Pd, qp: &mut ironverbs::Qp, cq: &mut ironverbs::Cq, theirs: ironverbs::RemoteAddr) -> Result<(), Box<dyn std::error::Error>> {
+    /// use ironverbs::{AccessFlags, WrFlags};
+    /// // The peer made `theirs` of a region with `REMOTE_WRITE` (`mr.remote(0)`), and told it over TCP, say.
+    /// let mut mr = pd.alloc_mr(4096, AccessFlags::LOCAL_READ)?;
+    /// mr.write(0, b"for the peer")?;
+    /// let mut batch = qp.send_batch();
+    /// batch.write(1, WrFlags::SIGNALED, &[mr.sge(..12)?], theirs)?;
+    /// // SAFETY: the region stays as it is until the completion, which is waited for.
+    /// unsafe { batch.submit()? };
+    /// while cq.poll_one()?.map(|wc| wc.outcome()).transpose()?.is_none() {
+    ///     std::thread::yield_now();
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn write<'a>(
         &mut self,
@@ -172,6 +188,22 @@ impl<P: Provider, T: Connected> SendBatch<'_, P, T> {
 impl<P: Provider> SendBatch<'_, P, Rc> {
     /// RDMA READ: the peer's memory goes into `sges`. Needs `REMOTE_READ` at the peer, of queue pair and region, as
     /// [`write`](Self::write) needs `REMOTE_WRITE`.
+    ///
+    /// ```no_run
+    /// # fn f(pd: &ironverbs::Pd, qp: &mut ironverbs::Qp, cq: &mut ironverbs::Cq, theirs: ironverbs::RemoteAddr) -> Result<(), Box<dyn std::error::Error>> {
+    /// use ironverbs::{AccessFlags, WrFlags};
+    /// let mr = pd.alloc_mr(4096, AccessFlags::LOCAL_WRITE)?;
+    /// let mut batch = qp.send_batch();
+    /// batch.read(1, WrFlags::SIGNALED, &[mr.sge(..64)?], theirs)?;
+    /// // SAFETY: nothing else touches the region until the completion, which is waited for.
+    /// unsafe { batch.submit()? };
+    /// while cq.poll_one()?.map(|wc| wc.outcome()).transpose()?.is_none() {
+    ///     std::thread::yield_now();
+    /// }
+    /// let mut bytes = [0; 64];
+    /// mr.read(0, &mut bytes)?;
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn read(&mut self, wr_id: u64, flags: WrFlags, sges: &[Sge], remote: RemoteAddr) -> Result<(), PostError> {
         self.push(wr_id, flags, SendOp::Read(remote), Payload::Sges(sges))
@@ -180,6 +212,24 @@ impl<P: Provider> SendBatch<'_, P, Rc> {
     /// Atomic compare and swap of eight aligned bytes at the peer. What they held before goes into `result`, eight bytes
     /// in host order (on some adapters in another: [`Context::atomic_order`](crate::Context::atomic_order)). Needs `REMOTE_ATOMIC` at the peer, of queue pair and region, as [`write`](Self::write) needs
     /// `REMOTE_WRITE`.
+    ///
+    /// ```no_run
+    /// # fn f(pd: &ironverbs::Pd, qp: &mut ironverbs::Qp, cq: &mut ironverbs::Cq, theirs: ironverbs::RemoteAddr) -> Result<(), Box<dyn std::error::Error>> {
+    /// use ironverbs::{AccessFlags, WrFlags};
+    /// let mr = pd.alloc_mr(8, AccessFlags::LOCAL_WRITE)?;
+    /// let mut batch = qp.send_batch();
+    /// // Take the lock at the peer, if it is 0.
+    /// batch.compare_swap(1, WrFlags::SIGNALED, mr.sge(..8)?, theirs, 0, 1)?;
+    /// // SAFETY: nothing else touches the region until the completion, which is waited for.
+    /// unsafe { batch.submit()? };
+    /// while cq.poll_one()?.map(|wc| wc.outcome()).transpose()?.is_none() {
+    ///     std::thread::yield_now();
+    /// }
+    /// let mut before = [0; 8];
+    /// mr.read(0, &mut before)?;
+    /// println!("taken: {}", u64::from_ne_bytes(before) == 0);
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn compare_swap(
         &mut self,
@@ -194,7 +244,7 @@ impl<P: Provider> SendBatch<'_, P, Rc> {
     }
 
     /// Atomic fetch and add of eight aligned bytes at the peer. What they held before goes into `result`, eight bytes in
-    /// host order. Needs `REMOTE_ATOMIC` as [`compare_swap`](Self::compare_swap) does.
+    /// host order. Needs `REMOTE_ATOMIC` as [`compare_swap`](Self::compare_swap) does, which has an example.
     #[inline(always)]
     pub fn fetch_add(
         &mut self,

@@ -39,6 +39,9 @@ impl<P: Provider> Cq<P> {
     }
 
     /// One completion, if there is one.
+    ///
+    /// A copy of it, which a [`Pool`](crate::Pool) does not take for its slot: where slots are under way, [`poll`](Self::poll),
+    /// or each that completes is lost to its pool.
     #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
     pub fn poll_one(&mut self) -> Result<Option<Wc>, PollError> {
@@ -51,6 +54,8 @@ impl<P: Provider> Cq<P> {
     }
 
     /// Copies the completions that are there now to the start of `out`, as many as it has room for, and returns those.
+    ///
+    /// As with [`poll_one`](Self::poll_one) they are copies, which give no slot back to a [`Pool`](crate::Pool).
     ///
     /// The room need not be initialised: an array of `MaybeUninit`, or a `Vec`'s `spare_capacity_mut`.
     ///

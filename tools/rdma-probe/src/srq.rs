@@ -163,7 +163,8 @@ impl SrqEnd {
                 }
             };
             let Some(lane) = self.lane_of.get(&completion.qpn()).and_then(|&i| self.lanes.get_mut(i)) else {
-                let text = format!("a completion came for queue pair {:#x}, which is not this end's", completion.qpn());
+                let text =
+                    format!("a completion came for queue pair {:#08x}, which is not this end's", completion.qpn());
                 return Err(Failure::new(Kind::Device, text));
             };
             if wr_id == SEND {

@@ -51,7 +51,7 @@ pub fn entry(tapped: &Tapped<'_>) -> String {
                 QpKind::XrcIni => Layout::Xrc,
                 _ => Layout::Connected,
             };
-            format!("{device} QP {qpn:#x} send WQE: {}", Decoded::of(Kind::SendWqe, Some(layout), bytes).line())
+            format!("{device} QP {qpn:#08x} send WQE: {}", Decoded::of(Kind::SendWqe, Some(layout), bytes).line())
         }
         Entry::Receive { number, linked, index, bytes } => {
             let (queue, kind) = if linked { ("SRQ", Kind::SrqWqe) } else { ("QP", Kind::RecvWqe) };

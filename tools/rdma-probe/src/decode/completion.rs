@@ -141,7 +141,7 @@ pub fn decode(fields: &mut Fields<'_>, bytes: &[u8]) -> (String, Option<Cause>) 
         (false, Some(name)) => name.to_owned(),
         (_, None) => format!("unknown completion {op:#x}"),
     };
-    summary += &format!(", QP {qpn:#x}, counter {counter}");
+    summary += &format!(", QP {qpn:#08x}, counter {counter}");
     if let Some(cause) = &cause {
         summary += &format!(": {} ({})", cause.status, cause.syndrome_name);
     }

@@ -138,7 +138,7 @@ pub fn decode(fields: &mut Fields<'_>, bytes: &[u8], layout: Option<Layout>) -> 
     fields.finish(len);
     let name =
         name(op).map_or_else(|| format!("unknown opcode {op:#04x}"), |n| n.split(':').next().unwrap_or(n).to_owned());
-    format!("{name}, index {index}, QP {qpn:#x}, {len} bytes")
+    format!("{name}, index {index}, QP {qpn:#08x}, {len} bytes")
 }
 
 fn control(fields: &mut Fields<'_>, op: u8, len: usize) {

@@ -187,7 +187,7 @@ impl SendRing {
             bytes.truncate(Decoded::send_bytes(&head).max(16));
             let qpn = be32(&head, 4) >> 8;
             let decoded = Decoded::of(Kind::SendWqe, Some(self.layout), &bytes);
-            lines.put(format_args!("QP {qpn:#x} send WQE: {}", decoded.line()));
+            lines.put(format_args!("QP {qpn:#08x} send WQE: {}", decoded.line()));
             self.shown = self.shown.wrapping_add(blocks.min(rung.wrapping_sub(self.shown)));
         }
         Some(())
