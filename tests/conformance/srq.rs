@@ -519,7 +519,7 @@ fn completion_queues_dropped_unread_take_no_receives_with_them(target: &Target) 
     let capacity = star.srq.capacity();
     for round in 0..30 {
         let first = [First::CompletionQueue, First::QueuePair, First::CompletionQueueUnused][round % 3];
-        step(&format!("round {round}, {first:?} goes first"));
+        step(format!("round {round}, {first:?} goes first"));
         let cq = star.context.create_cq(64).unwrap();
         let server = builder(target, &star.pd, &cq, &cq, &setup).srq(&star.srq).build().unwrap();
         let client = builder(target, &star.client_pd, &star.client_cq, &star.client_cq, &setup).build().unwrap();
