@@ -17,6 +17,7 @@ pub use field::Field;
 pub use send::Layout;
 
 use crate::failure::{Failure, Kind as FailureKind};
+use crate::output::Output;
 use args::Decode;
 use field::{Fields, Hex};
 use serde::Serialize;
@@ -25,8 +26,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Bytes of text that are read at most.
+/// Bytes of a text that are read at most.
 const MOST_TEXT: u64 = 16 << 20;
+
+/// Fields, and entries, of which a JSON document is made at most, for it is made in memory.
+const MOST_IN_JSON: usize = 1 << 19;
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -148,40 +152,81 @@ impl Decoded {
     }
 }
 
-/// Decodes what the command line names. The failure tells that there was nothing, or that something is damaged.
-pub fn decode(args: &Decode) -> (Option<DecodeReport>, Result<(), Failure>) {
-    let mut records = Vec::new();
-    for (source, text) in match inputs(&args.input) {
-        Ok(inputs) => inputs,
-        Err(failure) => return (None, Err(failure)),
-    } {
-        records.extend(records_of(&source, &text, args));
+/// Decodes what the command line names, and prints each entry at once. The report has them for JSON. The failure tells that
+/// there was nothing, that it was too much, or that something is damaged.
+pub fn decode(args: &Decode, output: &mut Output) -> (Option<DecodeReport>, Result<(), Failure>) {
+    let mut told = Told { output, records: Vec::new(), weight: 0, count: 0, damaged: 0 };
+    let result = inputs(&args.input, |source, text| records_of(source, text, args, &mut |record| told.tell(record)));
+    let Told { records, count, damaged, .. } = told;
+    let report = (count > 0).then_some(DecodeReport { records });
+    if result.is_err() {
+        return (report, result);
     }
-    if records.is_empty() {
-        let failure = Failure::new(FailureKind::Usage, "there are no hexadecimal digits in the input");
-        return (None, Err(failure.hint("give the lines of a dump as an argument, in a file, or on standard input")));
-    }
-    let damaged = records.iter().filter(|record| !record.problems.is_empty()).count();
-    let result = match damaged {
-        0 => Ok(()),
-        n => Err(Failure::new(FailureKind::Data, format!("{n} of {} entries are damaged or cut off", records.len()))
+    let result = match (count, damaged) {
+        (0, _) => Err(Failure::new(FailureKind::Usage, "there are no hexadecimal digits in the input")
+            .hint("give the lines of a dump as an argument, in a file, or on standard input")),
+        (_, 0) => Ok(()),
+        (count, n) => Err(Failure::new(FailureKind::Data, format!("{n} of {count} entries are damaged or cut off"))
             .hint("each says what is wrong with it; --wqe, --recv-wqe, --srq-wqe, --cqe and --qp say what it is")),
     };
-    (Some(DecodeReport { records }), result)
+    (report, result)
 }
 
-/// Every entry in a text.
-fn records_of(source: &str, text: &str, args: &Decode) -> Vec<Record> {
-    let mut records = Vec::new();
+impl From<input::TooMuch> for Failure {
+    fn from(_: input::TooMuch) -> Self {
+        let what = format!("the dumps of a text have more than {} bytes together", input::MOST_TOGETHER);
+        Self::new(FailureKind::Usage, what).hint("cut out those that are of interest")
+    }
+}
+
+/// What was told so far.
+struct Told<'a> {
+    output: &'a mut Output,
+    /// All of them, if JSON is made of them.
+    records: Vec<Record>,
+    weight: usize,
+    count: usize,
+    damaged: usize,
+}
+
+impl Told<'_> {
+    fn tell(&mut self, record: Record) -> Result<(), Failure> {
+        if self.output.makes_json() {
+            self.weight += record.fields.len() + 1;
+            if self.weight > MOST_IN_JSON {
+                let what =
+                    format!("the entries have more than {MOST_IN_JSON} fields together, too many for a JSON document");
+                return Err(Failure::new(FailureKind::Usage, what)
+                    .hint("cut out those that are of interest, or leave --json out"));
+            }
+        }
+        let between = if self.count == 0 { "" } else { "\n" };
+        self.output.text(format_args!("{between}{record}"))?;
+        self.count += 1;
+        self.damaged += usize::from(!record.problems.is_empty());
+        if self.output.makes_json() {
+            self.records.push(record);
+        }
+        Ok(())
+    }
+}
+
+/// Every entry in a text, until `each` fails.
+fn records_of(
+    source: &str,
+    text: &str,
+    args: &Decode,
+    each: &mut dyn FnMut(Record) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let cqe_bytes = args.cqe_size.map(usize::from);
-    for dump in input::dumps(text) {
+    input::dumps(text, |dump| {
         let mut problems = dump.problems;
         for entry in guess::entries(&dump.bytes, dump.label.as_deref(), args.kind(), cqe_bytes) {
             let bytes = &dump.bytes[entry.range];
             let decoded = Decoded::of(entry.kind, args.qp.map(Layout::from), bytes);
             // What is wrong with the text is told once.
             problems.extend(decoded.problems);
-            records.push(Record {
+            each(Record {
                 source: source.to_owned(),
                 line: dump.line,
                 label: dump.label.clone(),
@@ -192,54 +237,52 @@ fn records_of(source: &str, text: &str, args: &Decode) -> Vec<Record> {
                 bytes: Hex(bytes).to_string(),
                 fields: decoded.fields,
                 problems: std::mem::take(&mut problems),
-            });
+            })?;
         }
-        if !problems.is_empty() {
-            // Not one byte could be read.
-            let decoded = Decoded::of(args.kind().unwrap_or(Kind::Cqe), None, &[]);
-            records.push(Record {
-                source: source.to_owned(),
-                line: dump.line,
-                label: dump.label,
-                kind: args.kind().unwrap_or(Kind::Cqe),
-                kind_guessed: args.kind().is_none(),
-                summary: "nothing that could be read".to_owned(),
-                failure: None,
-                bytes: String::new(),
-                fields: decoded.fields,
-                problems,
-            });
+        if problems.is_empty() {
+            return Ok(());
         }
-    }
-    records
+        // Not one byte could be read.
+        let decoded = Decoded::of(args.kind().unwrap_or(Kind::Cqe), None, &[]);
+        each(Record {
+            source: source.to_owned(),
+            line: dump.line,
+            label: dump.label,
+            kind: args.kind().unwrap_or(Kind::Cqe),
+            kind_guessed: args.kind().is_none(),
+            summary: "nothing that could be read".to_owned(),
+            failure: None,
+            bytes: String::new(),
+            fields: decoded.fields,
+            problems,
+        })
+    })
 }
 
-/// Texts to look through, with their names. Arguments are digits if all of them are; otherwise they are files.
-fn inputs(arguments: &[String]) -> Result<Vec<(String, String)>, Failure> {
+/// Texts to look through, with their names, one after the other. Arguments are digits if all of them are; otherwise they are
+/// files.
+fn inputs(arguments: &[String], mut each: impl FnMut(&str, &str) -> Result<(), Failure>) -> Result<(), Failure> {
     if arguments.is_empty() {
-        return Ok(vec![("-".to_owned(), read(&mut io::stdin().lock(), "standard input")?)]);
+        return each("-", &read(&mut io::stdin().lock(), "standard input")?);
     }
     let text = arguments.join(" ");
     let is_digits = |c: char| c.is_ascii_hexdigit() || c.is_whitespace() || "xX,;:*{}".contains(c);
     if text.chars().all(is_digits) && text.chars().any(|c| c.is_ascii_hexdigit()) && !Path::new(&arguments[0]).exists()
     {
-        return Ok(vec![("argument".to_owned(), text)]);
+        return each("argument", &text);
     }
-    arguments
-        .iter()
-        .map(|name| match name.as_str() {
-            "-" => Ok(("-".to_owned(), read(&mut io::stdin().lock(), "standard input")?)),
-            // Lines of a log, given as they are.
-            name if name.contains('\n') => Ok(("argument".to_owned(), name.to_owned())),
-            name => {
-                let mut file = File::open(name).map_err(|e| {
-                    Failure::new(FailureKind::Usage, format!("cannot open {name}: {e}"))
-                        .hint("an argument is hexadecimal digits, a file's name, or - for standard input")
-                })?;
-                Ok((name.to_owned(), read(&mut file, name)?))
-            }
-        })
-        .collect()
+    arguments.iter().try_for_each(|name| match name.as_str() {
+        "-" => each("-", &read(&mut io::stdin().lock(), "standard input")?),
+        // Lines of a log, given as they are.
+        name if name.contains('\n') => each("argument", name),
+        name => {
+            let mut file = File::open(name).map_err(|e| {
+                Failure::new(FailureKind::Usage, format!("cannot open {name}: {e}"))
+                    .hint("an argument is hexadecimal digits, a file's name, or - for standard input")
+            })?;
+            each(name, &read(&mut file, name)?)
+        }
+    })
 }
 
 fn read(from: &mut impl Read, name: &str) -> Result<String, Failure> {
@@ -250,16 +293,7 @@ fn read(from: &mut impl Read, name: &str) -> Result<String, Failure> {
         let text = format!("{name} has more than {MOST_TEXT} bytes");
         return Err(Failure::new(FailureKind::Usage, text).hint("cut out the lines of the dump"));
     }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-impl fmt::Display for DecodeReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, record) in self.records.iter().enumerate() {
-            write!(f, "{}{record}", if i == 0 { "" } else { "\n" })?;
-        }
-        Ok(())
-    }
+    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
 impl fmt::Display for Record {

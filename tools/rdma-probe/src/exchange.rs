@@ -16,11 +16,13 @@
 //! The C tools read a record with one `read()` and take nothing but all of it, so a record is sent in one `write()`.
 //! This side reads in a loop, and every step has a deadline.
 
+mod callers;
 mod error;
 mod tcp;
 #[cfg(test)]
 mod tests;
 
+pub use callers::{Aside, Listener};
 pub use error::ExchangeError;
 
 use crate::stop::Stop;
@@ -28,7 +30,7 @@ use crate::wait::Deadline;
 use crate::wire::{self, Address, DONE, RECORD_LEN, RecordError};
 use nix::poll::PollFlags;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use tcp::wait_for;
 
@@ -78,11 +80,6 @@ impl<'a> Conversation<'a> {
         Ok(remote)
     }
 
-    /// The first half of the server's part: `count` addresses of the client.
-    pub fn server_receive(&mut self, count: usize) -> Result<Vec<Address>> {
-        self.receive_records(count, "what the client sends")
-    }
-
     /// The second half of the server's part: answers with `local`, and waits until the client has it.
     pub fn server_answer(mut self, local: &[Address]) -> Result<()> {
         self.send(&wire::encode_all(local))?;
@@ -97,8 +94,14 @@ impl<'a> Conversation<'a> {
     fn receive_records(&mut self, count: usize, what: &'static str) -> Result<Vec<Address>> {
         let mut records = vec![0; count * RECORD_LEN];
         self.receive(&mut records, what, wire::check_records)?;
+        self.addresses(&records)
+    }
+
+    /// Takes records apart.
+    fn addresses(&self, records: &[u8]) -> Result<Vec<Address>> {
         let (records, _) = records.as_chunks::<RECORD_LEN>();
-        records.iter().map(|record| Address::decode(record).map_err(|source| self.garbage(record, source))).collect()
+        let garbage = |record: &[u8], source| ExchangeError::garbage(self.peer, record, source);
+        records.iter().map(|record| Address::decode(record).map_err(|source| garbage(record, source))).collect()
     }
 
     /// Fills `buf`. `check` sees everything that has come so far, so that a wrong beginning need not be waited out.
@@ -116,7 +119,7 @@ impl<'a> Conversation<'a> {
                 Ok(0) => return Err(ExchangeError::Closed { peer: self.peer, what, got, need }),
                 Ok(n) => {
                     got += n;
-                    check(&buf[..got]).map_err(|source| self.garbage(&buf[..got], source))?;
+                    check(&buf[..got]).map_err(|source| ExchangeError::garbage(self.peer, &buf[..got], source))?;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => match self.ready(PollFlags::POLLIN, &deadline)? {
@@ -152,65 +155,5 @@ impl<'a> Conversation<'a> {
     /// Waits for the socket; false when the deadline passed.
     fn ready(&self, events: PollFlags, deadline: &Deadline) -> Result<bool> {
         wait_for(&self.stream, events, deadline, self.stop)
-    }
-
-    fn garbage(&self, bytes: &[u8], source: RecordError) -> ExchangeError {
-        ExchangeError::Garbage { peer: self.peer, excerpt: wire::excerpt(bytes), source }
-    }
-}
-
-/// A port on which one client is awaited.
-pub struct Listener {
-    listener: TcpListener,
-    local: SocketAddr,
-}
-
-impl Listener {
-    /// Listens on `bind`, or on all addresses, IPv6 and IPv4.
-    pub fn bind(bind: Option<IpAddr>, port: u16) -> Result<Self> {
-        let at = |ip| {
-            let local = SocketAddr::new(ip, port);
-            tcp::listen(local).map_err(|source| ExchangeError::Listen { local, source })
-        };
-        let listener = match bind {
-            Some(ip) => at(ip)?,
-            // A host without IPv6 has no such addresses.
-            None => at(Ipv6Addr::UNSPECIFIED.into()).or_else(|e| match e {
-                ExchangeError::Listen { ref source, .. }
-                    if matches!(source.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) =>
-                {
-                    Err(e)
-                }
-                _ => at(Ipv4Addr::UNSPECIFIED.into()),
-            })?,
-        };
-        let local = listener.local_addr().map_err(ExchangeError::Wait)?;
-        Ok(Self { listener, local })
-    }
-
-    /// Where it listens.
-    pub fn local(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// Waits for a client. The port is closed then: there is one peer.
-    pub fn accept(self, limits: Limits, stop: &Stop) -> Result<Conversation<'_>> {
-        let deadline = Deadline::after(limits.connect);
-        loop {
-            match self.listener.accept() {
-                Ok((stream, peer)) => {
-                    stream.set_nonblocking(true).map_err(|source| ExchangeError::Broken { peer, source })?;
-                    return Ok(Conversation { stream, peer, limits, stop });
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    if !wait_for(&self.listener, PollFlags::POLLIN, &deadline, stop)? {
-                        return Err(ExchangeError::NobodyCame { local: self.local, waited: deadline.limit() });
-                    }
-                }
-                // A client that gave up between its arrival and now is not the one waited for.
-                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                Err(source) => return Err(ExchangeError::Listen { local: self.local, source }),
-            }
-        }
     }
 }

@@ -60,7 +60,13 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(instead) => return answer(&instead),
     };
-    match run(cli) {
+    let trace = cli.global.trace.as_deref().map(Lines::open).transpose();
+    let result = trace.and_then(|trace| {
+        let result = run(cli, trace.as_ref());
+        // What came after the result was written belongs to the trace, too.
+        result.and_then(|()| trace.map_or(Ok(()), |trace| trace.result()))
+    });
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output::complain(&failure);
@@ -81,17 +87,16 @@ fn answer(instead: &clap::Error) -> ExitCode {
     }
 }
 
-fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
+fn run(Cli { command, global }: Cli, trace: Option<&Lines>) -> Result<(), Failure> {
     let simulated = global.sim.is_some() && !matches!(command, Command::Schema | Command::Decode(_));
     let mut output = Output::open(global.json.as_deref(), simulated)?;
-    let lines = global.trace.as_deref().map(Lines::open).transpose()?;
+    if let Some(lines) = trace {
+        output.trace(lines.clone());
+    }
     match &command {
         Command::Schema => return output.schema(),
         Command::Decode(args) => {
-            let (report, result) = decode::decode(args);
-            if let Some(report) = &report {
-                output.text(report)?;
-            }
+            let (report, result) = decode::decode(args, &mut output);
             return end(&mut output, report, result);
         }
         _ => {}
@@ -100,7 +105,7 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
         Some(link) => Machine::simulated(link, place_of(&command)),
         None => Machine::real(),
     };
-    let machine = match &lines {
+    let machine = match trace {
         Some(lines) if machine.is_simulated() => machine.traced(lines),
         Some(lines) => machine.with_rings(lines).traced(lines),
         None => machine,
@@ -112,8 +117,7 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
             Err(failure) => end(&mut output, None::<info::InfoReport>, Err(failure)),
             Ok(devices) => {
                 let (report, result) = info::look(&machine, &devices);
-                output.text(&report)?;
-                end(&mut output, Some(report), result)
+                show(&mut output, report, result)
             }
         },
         Command::Gids(args) => {
@@ -124,8 +128,7 @@ fn run(Cli { command, global }: Cli) -> Result<(), Failure> {
             Err(failure) => end(&mut output, None::<caps::CapsReport>, Err(failure)),
             Ok(devices) => {
                 let (report, result) = caps::look(&machine, &devices);
-                output.text(&report)?;
-                end(&mut output, Some(report), result)
+                show(&mut output, report, result)
             }
         },
         Command::Watch(args) => {
@@ -163,23 +166,31 @@ fn stop_on_signals() -> Result<Stop, Failure> {
 /// Prints a report, as text and as JSON, or a failure.
 fn finish<R: Serialize + Display>(output: &mut Output, outcome: Result<R, Failure>) -> Result<(), Failure> {
     match outcome {
-        Ok(report) => {
-            output.text(&report)?;
-            end(output, Some(report), Ok(()))
-        }
+        Ok(report) => show(output, report, Ok(())),
         Err(failure) => end(output, None::<R>, Err(failure)),
     }
 }
 
-/// Writes the JSON, and passes the command's own result on.
-fn end<R: Serialize>(output: &mut Output, report: Option<R>, result: Result<(), Failure>) -> Result<(), Failure> {
-    let written = output.json(report, result.as_ref().err());
-    // What the command found weighs more than that it could not be written; both are told.
+/// Prints a report, as text and as JSON, and passes the command's own result on.
+fn show<R: Serialize + Display>(output: &mut Output, report: R, result: Result<(), Failure>) -> Result<(), Failure> {
+    let shown = output.text(&report);
+    end(output, Some(report), both(result, shown))
+}
+
+/// What the command found weighs more than that it could not be written; both are told.
+fn both(result: Result<(), Failure>, written: Result<(), Failure>) -> Result<(), Failure> {
     match (result, written) {
-        (Err(failure), Err(unwritten)) => {
+        (Err(failure), Err(unwritten)) if failure != unwritten => {
             output::complain(&unwritten);
             Err(failure)
         }
         (result, written) => result.and(written),
     }
+}
+
+/// Writes the JSON, and passes the command's own result on.
+fn end<R: Serialize>(output: &mut Output, report: Option<R>, result: Result<(), Failure>) -> Result<(), Failure> {
+    let result = both(result, output.trace_result());
+    let written = output.json(report, result.as_ref().err());
+    both(result, written)
 }

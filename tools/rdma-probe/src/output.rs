@@ -1,10 +1,11 @@
 //! Where results go: text to standard output, JSON there or to a file, errors to standard error.
 
 use crate::failure::{Failure, Kind};
+use crate::trace::Lines;
 use serde::Serialize;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// Version of the JSON layout. A field may be added without a new version; none changes or goes away.
@@ -55,6 +56,7 @@ pub struct Output {
     simulated: bool,
     /// The text has yet to say so.
     marked: bool,
+    trace: Option<Lines>,
 }
 
 /// First line of every text about a simulated device.
@@ -84,7 +86,23 @@ impl Output {
             closed: false,
             simulated,
             marked: !simulated,
+            trace: None,
         })
+    }
+
+    /// Whether JSON was asked for.
+    pub fn makes_json(&self) -> bool {
+        self.json.is_some()
+    }
+
+    /// The trace that is written meanwhile: that it could not be is a failure, too.
+    pub fn trace(&mut self, lines: Lines) {
+        self.trace = Some(lines);
+    }
+
+    /// Whether the trace is whole.
+    pub fn trace_result(&self) -> Result<(), Failure> {
+        self.trace.as_ref().map_or(Ok(()), Lines::result)
     }
 
     /// Prints text, complete lines, at once. Nothing happens if JSON takes its place.
@@ -137,8 +155,22 @@ impl Output {
             error: failure.map(|f| ErrorInfo { kind: f.kind, message: f.message.clone(), hint: f.hint.clone() }),
             result,
         };
-        let bytes = to_json(&document, self.lines)?;
-        self.write_to(sink, &bytes)
+        if self.lines {
+            let bytes = to_json(&document, true)?;
+            return self.write_to(sink, &bytes);
+        }
+        // As it is made: a document may be long.
+        match sink {
+            Sink::Stdout if self.closed => Ok(()),
+            Sink::Stdout => {
+                let written = write_document(io::stdout().lock(), &document);
+                self.seen_enough(written)
+            }
+            Sink::File(mut file, path) => {
+                let written = write_document(&file, &document);
+                whole(&mut file, written).map_err(|e| cannot_write(path.display(), &e))
+            }
+        }
     }
 
     /// Prints the schema; it is JSON itself, so it goes where that was asked to go.
@@ -162,8 +194,13 @@ impl Output {
             return Ok(());
         }
         let mut stdout = io::stdout().lock();
-        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-            // `rdma-probe ... | head` has seen enough; that is no failure.
+        let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+        self.seen_enough(written)
+    }
+
+    /// `rdma-probe ... | head` has seen enough; that is no failure.
+    fn seen_enough(&mut self, written: io::Result<()>) -> Result<(), Failure> {
+        match written {
             Err(e) if e.kind() == ErrorKind::BrokenPipe => {
                 self.closed = true;
                 Ok(())
@@ -180,18 +217,36 @@ fn to_json(value: &impl Serialize, one_line: bool) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Writes all or nothing: half a document would be taken for a whole one by nobody, but it would lie there.
+/// Writes a document, in lines that people can read.
+fn write_document(to: impl Write, document: &impl Serialize) -> io::Result<()> {
+    let mut to = BufWriter::new(to);
+    serde_json::to_writer_pretty(&mut to, document)?;
+    to.write_all(b"\n")?;
+    to.flush()
+}
+
 fn write_file(file: &mut File, bytes: &[u8]) -> io::Result<()> {
-    let written = file.write_all(bytes).and_then(|()| match file.sync_all() {
-        // Pipes and devices cannot be synchronised.
-        Err(e) if e.kind() == ErrorKind::InvalidInput => Ok(()),
-        other => other,
-    });
+    let written = file.write_all(bytes);
+    whole(file, written)
+}
+
+/// All or nothing: half a document would be taken for a whole one by nobody, but it would lie there.
+fn whole(file: &mut File, written: io::Result<()>) -> io::Result<()> {
+    let written = written.and_then(|()| sync(file));
     if written.is_err() {
         // The first error is the one to tell.
         let _ = file.set_len(0);
     }
     written
+}
+
+/// Everything is where it will stay.
+pub fn sync(file: &File) -> io::Result<()> {
+    match file.sync_all() {
+        // Pipes and devices cannot be synchronised.
+        Err(e) if e.kind() == ErrorKind::InvalidInput => Ok(()),
+        other => other,
+    }
 }
 
 /// Something could not be written.

@@ -2,7 +2,7 @@
 
 use crate::args::{ENDLESS_RNR_RETRIES, Ping, Transport};
 use crate::engine::{self, Player};
-use crate::exchange::{Conversation, ExchangeError, Limits, Listener};
+use crate::exchange::{Aside, Conversation, ExchangeError, Limits, Listener};
 use crate::failure::{Failure, Kind};
 use crate::half::{Half, OneQp};
 use crate::machine::Machine;
@@ -91,7 +91,7 @@ impl Run<'_> {
     }
 
     fn server<H: Half>(self, listener: Listener) -> Result<(), Failure> {
-        let Self { place, meeting, output, report } = self;
+        let Self { place, mut meeting, output, report } = self;
         let args = place.args;
         // Made before the client comes, so that what can go wrong here does so at once.
         let reach = Reach::first(place, None);
@@ -99,9 +99,10 @@ impl Run<'_> {
         let report = report.insert(report_of(place, PingRole::Server, &half));
         show_local(output, report, &half)?;
         output.text(format_args!("  waiting for a client on TCP {}\n", listener.local()))?;
-        let mut conversation = listener.accept(limits(args), place.stop)?;
+        let aside = meeting.as_mut().map(|meeting| meeting as &mut dyn Aside);
+        let client = listener.client(H::RECORDS, limits(args), place.stop, aside);
+        let (conversation, remote) = client.map_err(|e| broken_off(e, place))?;
         report.peer_tcp = Some(conversation.peer().to_string());
-        let remote = conversation.server_receive(H::RECORDS).map_err(|e| broken_off(e, place))?;
         if let (Some(sim), Some(meeting)) = (place.machine.sim(), meeting) {
             meeting.join(sim, conversation.peer())?;
         }

@@ -59,6 +59,13 @@ pub fn wait(
     wait_on(&mut [PollFd::new(stop.as_fd(), PollFlags::POLLIN), first, second], deadline, stop)
 }
 
+/// Waits until any of `fds` can be read, or tells of an error.
+pub fn wait_for_any(fds: &[BorrowedFd<'_>], deadline: &Deadline, stop: &Stop) -> io::Result<Ready> {
+    let first = PollFd::new(stop.as_fd(), PollFlags::POLLIN);
+    let mut set: Vec<_> = [first].into_iter().chain(fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN))).collect();
+    wait_on(&mut set, deadline, stop)
+}
+
 /// Waits until any of `fds` can be read, or tells of an error, or `output` tells that its reader is gone.
 pub fn wait_any(fds: &[BorrowedFd<'_>], output: BorrowedFd<'_>, deadline: &Deadline, stop: &Stop) -> io::Result<Ready> {
     let mut set = vec![PollFd::new(stop.as_fd(), PollFlags::POLLIN), PollFd::new(output, PollFlags::empty())];

@@ -107,6 +107,72 @@ fn a_full_disk_is_8() {
     }
 }
 
+/// Every command that has a result, with what it takes.
+const COMMANDS: [&[&str]; 9] = [
+    &["schema"],
+    &["list", "--sim"],
+    &["info", "--sim"],
+    &["gids", "--sim"],
+    &["caps", "--sim"],
+    &["watch", "--sim", "--count", "1"],
+    &["ping", "--sim", "--loopback", "-n", "10"],
+    &["decode", "0000050a 00004101 00000008 00000000"],
+    &["--help"],
+];
+
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+#[test]
+fn whatever_cannot_be_written_is_8() {
+    for command in COMMANDS {
+        let output = probe(command).stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(8), "{command:?}: {}", stderr(&output));
+        if command == ["--help"] {
+            continue;
+        }
+        for json in ["--json", "--json=/dev/full"] {
+            let output = probe(&[command, &[json]].concat()).stdout(full()).output().unwrap();
+            assert_eq!(output.status.code(), Some(8), "{command:?} {json}: {}", stderr(&output));
+        }
+        let output = run(&[command, &["--json=/dev/full"]].concat());
+        assert_eq!(output.status.code(), Some(8), "{command:?}: {}", stderr(&output));
+        let traces = ["caps", "watch", "ping", "info"].contains(&command[0]);
+        for trace in ["--trace=/dev/full", "--trace"] {
+            let mut probe = probe(&[command, &[trace, "--json"]].concat());
+            if trace == "--trace" {
+                probe.stderr(full());
+            }
+            let output = probe.output().unwrap();
+            let code = if traces { 8 } else { 0 };
+            assert_eq!(output.status.code(), Some(code), "{command:?} {trace}: {}", stderr(&output));
+            if traces {
+                let text = String::from_utf8(output.stdout).unwrap();
+                let last = if command[0] == "watch" { text.lines().last().unwrap() } else { &text };
+                let json: serde_json::Value = serde_json::from_str(last).unwrap();
+                assert_eq!(json["exit_code"], 8, "{command:?} {trace}");
+            }
+        }
+    }
+}
+
+/// The file has its document although the text went nowhere, and says so.
+#[test]
+fn what_can_be_written_is() {
+    let path = std::env::temp_dir().join(format!("rdma-probe-cli-{}.json", std::process::id()));
+    for command in [&["info", "--sim"][..], &["caps", "--sim"], &["list", "--sim"], &["ping", "--sim", "--loopback"]] {
+        let json = format!("--json={}", path.display());
+        let output = probe(&[command, &[json.as_str()]].concat()).stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(8), "{command:?}");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&text).unwrap_or_else(|e| panic!("{command:?}: {e}: {text}"));
+        assert_eq!((&json["exit_code"], &json["error"]["kind"]), (&8.into(), &"output".into()), "{command:?}");
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
 #[test]
 fn a_place_that_cannot_be_written_is_8_before_anything_is_measured() {
     let output = run(&["ping", "--loopback", "--json=/no/such/directory/x"]);
@@ -116,12 +182,19 @@ fn a_place_that_cannot_be_written_is_8_before_anything_is_measured() {
 
 #[test]
 fn a_reader_that_has_seen_enough_is_no_failure() {
-    for args in [&["schema"][..], &["--help"], &["list", "--sim"]] {
+    let traced: &[&str] = &["ping", "--sim", "--loopback", "-n", "10", "--trace"];
+    for args in COMMANDS.into_iter().chain([traced]) {
         let mut child = probe(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{args:?}");
-        assert_eq!(stderr(&output), "");
+        assert!(args == traced || stderr(&output).is_empty(), "{args:?}: {}", stderr(&output));
+    }
+    for args in COMMANDS.into_iter().chain([traced]) {
+        // The other stream.
+        let mut child = probe(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stderr.take());
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{args:?}");
     }
 }
 

@@ -122,3 +122,42 @@ fn any_input_has_an_answer() {
     let long = vec![b'0'; (16 << 20) + 2];
     text(&decode(&[], &long), 2);
 }
+
+/// A short text that stands for gigabytes is refused, or told piece by piece, in little memory.
+#[test]
+fn a_hostile_text_costs_little_memory() {
+    let repeated = "00*4096\n\n".repeat(1 << 17);
+    let stars = "00000000: 01\n*\n00100000: 02\n\n".repeat(20_000);
+    let receives = format!("{}\n", "00000040 00000001 00000000 00000000 ".repeat(4)).repeat(3_000);
+    let odd = "abc\n".repeat(1 << 17);
+    let small = "deadbeef deadbeef deadbeef deadbeef\n\n".repeat(8_000);
+    let word = "a".repeat(1 << 20);
+    for (name, text) in [
+        ("repeated", repeated),
+        ("stars", stars),
+        ("receives", receives),
+        ("odd", odd),
+        ("small", small),
+        ("word", word),
+    ] {
+        let path = std::env::temp_dir().join(format!("rdma-probe-hostile-{name}-{}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        for json in [false, true] {
+            // In kilobytes, all addresses.
+            let script = format!(
+                "ulimit -v 300000; exec {} decode {} {} >/dev/null",
+                env!("CARGO_BIN_EXE_rdma-probe"),
+                path.display(),
+                if json { "--json" } else { "" }
+            );
+            let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                matches!(output.status.code(), Some(0 | 2 | 6)),
+                "{name}, JSON {json}: {:?} {error}",
+                output.status
+            );
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+}

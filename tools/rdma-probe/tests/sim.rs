@@ -487,3 +487,27 @@ fn every_entry_of_a_ping_is_traced_with_its_time() {
         assert!(count(more) >= 32 && count("QP.CREATE ") >= 2, "{transport}: {trace}");
     }
 }
+
+/// Callers who say nothing, on both of the ways that a client comes.
+#[test]
+fn a_crowd_of_silent_callers_does_not_keep_the_client_waiting() {
+    let port = fresh_port();
+    let mut server = Run::start(&mut probe(["ping", "--sim", "-n", "50", "-p", &port]));
+    let text = server.until_it_waits();
+    let number = port.parse::<u16>().unwrap();
+    let silent: Vec<TcpStream> = (0..400).map(|_| TcpStream::connect(("127.0.0.1", number)).unwrap()).collect();
+    let address = meeting(&port);
+    let mut crowd = Vec::new();
+    while crowd.len() < 400 {
+        // The door is crowded for a moment only.
+        match std::os::unix::net::UnixStream::connect_addr(&address) {
+            Ok(stream) => crowd.push(stream),
+            Err(e) => panic!("caller {}: {e}", crowd.len()),
+        }
+    }
+    let begin = Instant::now();
+    expect(run(["ping", "--sim", "-n", "50", "-p", &port, "127.0.0.1"]), 0);
+    expect(server.end(), 0);
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    drop((silent, crowd, text));
+}

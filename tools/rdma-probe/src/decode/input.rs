@@ -13,6 +13,17 @@
 /// Bytes of one dump at most; more than any work queue entry or ring that anybody prints.
 const MOST_BYTES: usize = 1 << 20;
 
+/// Bytes that all dumps of a text may have together. As many as the longest text can hold as digits: only what is repeated
+/// is more.
+pub const MOST_TOGETHER: usize = 8 << 20;
+
+/// The dumps of a text have more bytes together.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooMuch;
+
+/// Problems of a dump that are told at most.
+const MOST_PROBLEMS: usize = 64;
+
 /// Repetitions of a byte at most.
 const MOST_REPEATS: usize = 4096;
 
@@ -38,29 +49,32 @@ pub struct Dump {
     pub problems: Vec<String>,
 }
 
-/// Finds the dumps in a text.
-pub fn dumps(text: &str) -> Vec<Dump> {
-    let (mut found, has_words) = digits(text);
-    found.retain(|dump| !has_words || dump.bytes.len() >= FEWEST_BYTES);
-    found
+/// Finds the dumps in a text, one after the other: a short text can stand for many bytes. Until `each` fails.
+pub fn dumps<E: From<TooMuch>>(text: &str, mut each: impl FnMut(Dump) -> Result<(), E>) -> Result<(), E> {
+    let has_words = digits(text, &mut |_| Ok::<(), TooMuch>(()))?;
+    digits(text, &mut |dump| if has_words && dump.bytes.len() < FEWEST_BYTES { Ok(()) } else { each(dump) })?;
+    Ok(())
 }
 
 /// Finds all hexadecimal digits in a text, and whether it has words.
-fn digits(text: &str) -> (Vec<Dump>, bool) {
-    let mut finder = Finder::default();
+fn digits<E: From<TooMuch>>(text: &str, each: &mut dyn FnMut(Dump) -> Result<(), E>) -> Result<bool, E> {
+    let mut finder = Finder { each, current: None, label: None, last_label: None, has_words: false, total: 0 };
     for (number, line) in text.lines().enumerate() {
-        finder.line(number + 1, line);
+        finder.line(number + 1, line)?;
     }
-    finder.end();
-    (finder.found, finder.has_words)
+    finder.end()?;
+    Ok(finder.has_words)
 }
 
-#[derive(Default)]
-struct Finder {
-    found: Vec<Dump>,
+struct Finder<'a, E> {
+    each: &'a mut dyn FnMut(Dump) -> Result<(), E>,
     current: Option<Current>,
     label: Option<String>,
+    /// Of the dump that was found last.
+    last_label: Option<String>,
     has_words: bool,
+    /// Bytes of the dumps that were found.
+    total: usize,
 }
 
 struct Current {
@@ -111,8 +125,8 @@ impl Offset {
     }
 }
 
-impl Finder {
-    fn line(&mut self, number: usize, line: &str) {
+impl<E: From<TooMuch>> Finder<'_, E> {
+    fn line(&mut self, number: usize, line: &str) -> Result<(), E> {
         match classify(line) {
             Line::Blank => self.interrupt(),
             Line::Text if self.is_damaged_row(line) => self.interrupt(),
@@ -125,8 +139,9 @@ impl Finder {
                 Some(current) if current.base.is_some() => current.star = true,
                 _ => self.interrupt(),
             },
-            Line::Hex(digits) => self.hex(number, digits),
+            Line::Hex(digits) => self.hex(number, digits)?,
         }
+        Ok(())
     }
 
     /// Whether a line of the dump was damaged, so that it is no digits: it says nothing of what follows.
@@ -142,24 +157,28 @@ impl Finder {
         }
     }
 
-    fn hex(&mut self, number: usize, digits: Digits) {
+    fn hex(&mut self, number: usize, digits: Digits) -> Result<(), E> {
         let goes_on = self.goes_on(&digits);
         let Digits { offset, bytes, problem, .. } = digits;
         if !goes_on {
-            self.end();
+            self.end()?;
             let base = offset.map(|o| o.hex);
             // The rest of one from which something is missing.
-            let before = self.found.last().filter(|_| base.is_some_and(|base| base > 0));
-            let label = self.label.take().or_else(|| before?.label.clone());
+            let before = self.last_label.as_ref().filter(|_| base.is_some_and(|base| base > 0));
+            let label = self.label.take().or_else(|| before.cloned());
             let dump = Dump { line: number, label, ..Dump::default() };
             self.current = Some(Current { dump, base, interrupted: false, star: false, last: Vec::new() });
         }
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else { return Ok(()) };
         if offset.is_none() && current.base.is_some() {
             // The closing line of some tools: the length, and nothing else.
-            return;
+            return Ok(());
         }
-        current.dump.problems.extend(problem.map(|p| format!("line {number}: {p}")));
+        match (problem, current.dump.problems.len()) {
+            (Some(problem), 0..MOST_PROBLEMS) => current.dump.problems.push(format!("line {number}: {problem}")),
+            (Some(_), MOST_PROBLEMS) => current.dump.problems.push(format!("line {number}: and so on")),
+            _ => {}
+        }
         if current.dump.bytes.len() + bytes.len() > MOST_BYTES {
             let problem = format!("line {number}: more than {MOST_BYTES} bytes stand together; the rest is left out");
             if current.dump.problems.last() != Some(&problem)
@@ -167,11 +186,12 @@ impl Finder {
             {
                 current.dump.problems.push(problem);
             }
-            return;
+            return Ok(());
         }
         current.dump.bytes.extend(&bytes);
         current.interrupted = false;
         current.last = bytes;
+        Ok(())
     }
 
     /// Whether a line belongs to the dump that was begun; fills in what a star stands for.
@@ -199,11 +219,17 @@ impl Finder {
         }
     }
 
-    fn end(&mut self) {
-        if let Some(current) = self.current.take()
-            && (!current.dump.bytes.is_empty() || !current.dump.problems.is_empty())
-        {
-            self.found.push(current.dump);
+    fn end(&mut self) -> Result<(), E> {
+        match self.current.take() {
+            Some(Current { dump, .. }) if !dump.bytes.is_empty() || !dump.problems.is_empty() => {
+                self.total += dump.bytes.len();
+                if self.total > MOST_TOGETHER {
+                    return Err(TooMuch.into());
+                }
+                self.last_label.clone_from(&dump.label);
+                (self.each)(dump)
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -338,7 +364,7 @@ fn bytes_of(words: &[&str]) -> Option<(Vec<u8>, Option<String>)> {
         if let Some((byte, times)) = word.split_once('*') {
             let (byte, times) = (u8::from_str_radix(byte, 16).ok()?, times.parse::<usize>().ok()?);
             if times > MOST_REPEATS {
-                problem = Some(format!("{word} repeats more than {MOST_REPEATS} times"));
+                problem = Some(format!("{} repeats more than {MOST_REPEATS} times", start_of(word)));
                 continue;
             }
             // Whoever takes the bytes refuses as many.
@@ -354,13 +380,20 @@ fn bytes_of(words: &[&str]) -> Option<(Vec<u8>, Option<String>)> {
                 bytes.push(digit(digits[0]));
                 digits = &digits[1..];
             } else {
-                problem = Some(format!("{word} has an odd number of digits"));
+                problem = Some(format!("{} has an odd number of digits", start_of(word)));
                 digits = &digits[..digits.len() - 1];
             }
         }
         bytes.extend(digits.chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])));
     }
     Some((bytes, problem))
+}
+
+/// A word, or as much of it as tells which.
+fn start_of(word: &str) -> String {
+    const CHARS: usize = 40;
+    let start: String = word.chars().take(CHARS).collect();
+    if start.len() < word.len() { start + "…" } else { start }
 }
 
 fn digit(ascii: u8) -> u8 {

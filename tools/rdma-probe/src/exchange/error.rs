@@ -1,7 +1,7 @@
 //! How a conversation fails.
 
 use crate::failure::{Failure, Kind};
-use crate::wire::{RECORD_LEN, RecordError};
+use crate::wire::{self, RECORD_LEN, RecordError};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -99,6 +99,13 @@ pub enum ExchangeError {
     /// The system refused to wait for a socket, or to tell of one.
     #[error("cannot use a socket: {0}")]
     Wait(io::Error),
+}
+
+impl ExchangeError {
+    /// The peer sent these bytes.
+    pub(super) fn garbage(peer: SocketAddr, bytes: &[u8], source: RecordError) -> Self {
+        Self::Garbage { peer, excerpt: wire::excerpt(bytes), source }
+    }
 }
 
 impl From<ExchangeError> for Failure {

@@ -36,10 +36,15 @@ pub fn connect_patiently(
 }
 
 pub fn listen(local: SocketAddr) -> io::Result<TcpListener> {
-    // The standard library sets SO_REUSEADDR, so a server can be started again at once.
-    let listener = TcpListener::bind(local)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    /// Callers that the kernel keeps until they are accepted: more than come while a device is being opened.
+    const BACKLOG: i32 = 1024;
+    let socket = Socket::new(Domain::for_address(local), Type::STREAM, None)?;
+    // A server can be started again at once.
+    socket.set_reuse_address(true)?;
+    socket.bind(&SockAddr::from(local))?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
 }
 
 /// Looks the host's addresses up, on a thread of its own: a resolver may hang for longer than the deadline.

@@ -1,5 +1,6 @@
 use super::*;
 use ironverbs::{Gid, Lid, Psn, Qpn};
+use std::net::{IpAddr, TcpListener};
 use std::thread;
 use std::time::Instant;
 
@@ -35,9 +36,9 @@ fn server_against(talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Addre
     let local = listener.local();
     let client = thread::spawn(move || talk(TcpStream::connect(local).unwrap()));
     let stop = Stop::never().unwrap();
-    let mut conversation = listener.accept(limits(200), &stop)?;
-    let answer =
-        conversation.server_receive(1).and_then(|a| conversation.server_answer(&[address(9)]).map(|()| one(a)));
+    let answer = listener
+        .client(1, limits(200), &stop, None)
+        .and_then(|(conversation, a)| conversation.server_answer(&[address(9)]).map(|()| one(a)));
     client.join().unwrap();
     answer
 }
@@ -162,7 +163,7 @@ fn another_last_word_is_refused() {
 fn nobody_comes() {
     let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
     let stop = Stop::never().unwrap();
-    assert!(matches!(listener.accept(limits(20), &stop), Err(ExchangeError::NobodyCame { .. })));
+    assert!(matches!(listener.client(1, limits(20), &stop, None), Err(ExchangeError::NobodyCame { .. })));
 }
 
 #[test]
@@ -182,8 +183,8 @@ fn a_refused_connection_is_tried_again_for_a_moment() {
     let late = thread::spawn(move || {
         thread::sleep(Duration::from_millis(120));
         let stop = Stop::never().unwrap();
-        let mut c = Listener::bind(Some(LOCALHOST), port).unwrap().accept(limits(2000), &stop).unwrap();
-        c.server_receive(1).unwrap();
+        let listener = Listener::bind(Some(LOCALHOST), port).unwrap();
+        let (c, _) = listener.client(1, limits(2000), &stop, None).unwrap();
         c.server_answer(&[address(9)]).unwrap();
     });
     let stop = Stop::never().unwrap();
@@ -211,8 +212,7 @@ fn many_records_are_exchanged_whole() {
     let port = listener.local().port();
     let server = thread::spawn(move || {
         let stop = Stop::never().unwrap();
-        let mut c = listener.accept(limits(2000), &stop).unwrap();
-        let remote = c.server_receive(256).unwrap();
+        let (c, remote) = listener.client(256, limits(2000), &stop, None).unwrap();
         c.server_answer(&many(2000)).unwrap();
         remote
     });
@@ -233,9 +233,7 @@ fn a_peer_of_another_transport_is_told() {
         until_closed(s);
     });
     let stop = Stop::never().unwrap();
-    let mut c = listener.accept(limits(100), &stop).unwrap();
-    let error = c.server_receive(256).unwrap_err();
-    drop(c);
+    let error = listener.client(256, limits(100), &stop, None).err().unwrap();
     client.join().unwrap();
     let failure = crate::failure::Failure::from(error);
     assert!(
@@ -249,4 +247,42 @@ fn a_peer_of_another_transport_is_told() {
     });
     let failure = crate::failure::Failure::from(error.unwrap_err());
     assert!(failure.to_string().contains("--transport srq"), "{failure}");
+}
+
+/// Callers who say nothing, half of it or something else, more than are listened to at once, and then the client.
+#[test]
+fn others_do_not_keep_a_client_waiting() {
+    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let local = listener.local();
+    let client = thread::spawn(move || {
+        let mut others: Vec<TcpStream> = (0..400).map(|_| TcpStream::connect(local).unwrap()).collect();
+        for (i, other) in others.iter_mut().enumerate() {
+            let said: &[u8] = [&b""[..], b"beef:00", b"GET / HTTP/1.1\r\n"][i % 3];
+            other.write_all(said).unwrap();
+        }
+        let mut s = TcpStream::connect(local).unwrap();
+        thread::sleep(Duration::from_millis(50));
+        s.write_all(&address(7).encode()).unwrap();
+        read_once(&mut s, RECORD_LEN);
+        s.write_all(DONE).unwrap();
+    });
+    let stop = Stop::never().unwrap();
+    let begin = Instant::now();
+    let (conversation, remote) = listener.client(1, limits(60_000), &stop, None).unwrap();
+    conversation.server_answer(&[address(9)]).unwrap();
+    client.join().unwrap();
+    assert_eq!(one(remote), address(7));
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn silent_callers_end_at_the_deadline_one_and_all() {
+    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let local = listener.local();
+    let others: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(local).unwrap()).collect();
+    let begin = Instant::now();
+    let error = listener.client(1, limits(100), &Stop::never().unwrap(), None).err();
+    assert!(matches!(error, Some(ExchangeError::Silent { got: 0, .. })), "{error:?}");
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    drop(others);
 }

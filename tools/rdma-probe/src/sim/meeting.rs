@@ -15,18 +15,27 @@
 //! connect to it, so both ends ask the kernel who the other is, and talk to processes of the same user only.
 
 use super::{Sim, SimLink};
+use crate::exchange::Aside;
 use crate::failure::{Failure, Kind};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::thread;
+use std::time::{Duration, Instant};
 
-/// Connections that are looked at for the client's, at most. Others may be of clients that came to nothing.
-const MOST_CALLERS: usize = 256;
+/// Connections that are kept, of each kind: those that have said who they are, and those that have yet to. One more takes the
+/// place of the oldest: others than the client's may be of clients that came to nothing.
+const MOST_CALLERS: usize = 128;
+
+/// How long a client tries again where too many have called and were not looked at yet.
+const CROWDED: Duration = Duration::from_secs(5);
+const CROWDED_PAUSE: Duration = Duration::from_millis(10);
 
 fn name(port: u16) -> String {
     format!("rdma-probe/sim/{}/{port}", geteuid())
@@ -95,6 +104,34 @@ fn is_own(stream: &UnixStream) -> bool {
 pub struct Meeting {
     listener: UnixListener,
     port: u16,
+    /// Own processes that have not said who they are.
+    silent: VecDeque<UnixStream>,
+    known: VecDeque<(UnixStream, Hello)>,
+}
+
+impl Aside for Meeting {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Lets callers in: who is not taken in time finds the door closed.
+    fn attend(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) if is_own(&stream) && stream.set_nonblocking(true).is_ok() => {
+                    self.silent.push_back(stream);
+                    if self.silent.len() > MOST_CALLERS {
+                        self.hear();
+                    }
+                }
+                Ok(_) => {}
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                // Nobody else is there; or that cannot be known now, and is asked again.
+                Err(_) => break,
+            }
+        }
+        self.hear();
+    }
 }
 
 impl Meeting {
@@ -109,22 +146,26 @@ impl Meeting {
             .hint("choose another port with --port, at both ends"),
             _ => Failure::new(Kind::Device, format!("cannot listen for another simulated network: {e}")),
         })?;
-        Ok(Self { listener, port })
+        Ok(Self { listener, port, silent: VecDeque::new(), known: VecDeque::new() })
+    }
+
+    /// Hears who has said who they are; forgets those who said something else, and the oldest of too many.
+    fn hear(&mut self) {
+        for stream in std::mem::take(&mut self.silent) {
+            match read_hello(&stream) {
+                Heard::Hello(hello) => self.known.push_back((stream, hello)),
+                Heard::Nothing => self.silent.push_back(stream),
+                Heard::Other => {}
+            }
+        }
+        self.silent.drain(..self.silent.len().saturating_sub(MOST_CALLERS));
+        self.known.drain(..self.known.len().saturating_sub(MOST_CALLERS));
     }
 
     /// Makes one network of `sim` and that of the client at `peer`, which has sent its record already.
-    pub fn join(self, sim: &Sim, peer: SocketAddr) -> Result<(), Failure> {
-        for _ in 0..MOST_CALLERS {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => continue,
-                Err(e) => return Err(cannot_join(&e)),
-            };
-            let Some(hello) = read_hello(&stream) else { continue };
-            if !is_own(&stream) || hello.tcp != plain(peer) {
-                continue;
-            }
+    pub fn join(mut self, sim: &Sim, peer: SocketAddr) -> Result<(), Failure> {
+        self.attend();
+        if let Some((stream, hello)) = self.known.into_iter().find(|(_, hello)| hello.tcp == plain(peer)) {
             let expected = Hello::new(sim.link, peer);
             if hello.version != expected.version {
                 return Err(Failure::new(Kind::Peer, "the client is another version of rdma-probe")
@@ -144,11 +185,21 @@ impl Meeting {
     }
 }
 
-fn read_hello(mut stream: &UnixStream) -> Option<Hello> {
-    // It was sent in one piece before the TCP record that is here already.
-    stream.set_nonblocking(true).ok()?;
+/// What a caller has said.
+enum Heard {
+    Hello(Hello),
+    Nothing,
+    Other,
+}
+
+/// A hello is sent in one piece, before the TCP record, so that it is all there or not at all.
+fn read_hello(mut stream: &UnixStream) -> Heard {
     let mut bytes = [0; HELLO_LEN];
-    (stream.read(&mut bytes).ok()? == HELLO_LEN).then(|| Hello::decode(&bytes)).flatten()
+    match stream.read(&mut bytes) {
+        Ok(HELLO_LEN) => Hello::decode(&bytes).map_or(Heard::Other, Heard::Hello),
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Heard::Nothing,
+        _ => Heard::Other,
+    }
 }
 
 /// Makes one network of `sim` and that of the server on TCP port `port` of this machine. `own` is this end of the TCP
@@ -166,12 +217,17 @@ pub fn meet(sim: &Sim, port: u16, own: SocketAddr) -> Result<(), Failure> {
     sim.host.fabric().bridge(stream).map_err(|e| cannot_join(&e))
 }
 
-/// Never waits: a server that does not take its callers is none.
+/// Waits for a moment where there is a crowd: a server that does not take its callers is none.
 fn connect(port: u16) -> io::Result<UnixStream> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
-    socket.connect(&SockAddr::unix(format!("\0{}", name(port)))?)?;
-    Ok(UnixStream::from(OwnedFd::from(socket)))
+    let begin = Instant::now();
+    loop {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        match socket.connect(&SockAddr::unix(format!("\0{}", name(port)))?) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock && begin.elapsed() < CROWDED => thread::sleep(CROWDED_PAUSE),
+            other => return other.map(|()| UnixStream::from(OwnedFd::from(socket))),
+        }
+    }
 }
 
 fn cannot_join(e: &io::Error) -> Failure {

@@ -2,6 +2,16 @@
 
 use super::*;
 
+fn dumps(text: &str) -> Vec<Dump> {
+    let mut all = Vec::new();
+    super::dumps(text, |dump| {
+        all.push(dump);
+        Ok::<(), TooMuch>(())
+    })
+    .unwrap();
+    all
+}
+
 fn only(text: &str) -> Dump {
     let mut all = dumps(text);
     assert_eq!(all.len(), 1, "{all:#?}");
@@ -85,8 +95,13 @@ fn what_would_be_read_wrongly_is_told() {
 
 #[test]
 fn records_are_apart_and_have_the_text_before_them() {
-    let (found, _) =
-        digits("# comment\nfirst one\n0102\n0304\n\n0506\nnot hex\n07\n00000000: 08\n00000001: 09\n00000000: 0a\n");
+    let text = "# comment\nfirst one\n0102\n0304\n\n0506\nnot hex\n07\n00000000: 08\n00000001: 09\n00000000: 0a\n";
+    let mut found = Vec::new();
+    let has_words = digits(text, &mut |dump| {
+        found.push(dump);
+        Ok::<(), TooMuch>(())
+    });
+    assert_eq!(has_words, Ok(true));
     let seen: Vec<_> = found.iter().map(|d| (d.line, d.label.as_deref(), d.bytes.as_slice())).collect();
     assert_eq!(
         seen,
