@@ -44,7 +44,7 @@ fn a_kernel_log_on_standard_input() {
     for args in [&[][..], &["-"], &["--cqe"]] {
         let text = text(&decode(args, LOG.as_bytes()), 0);
         assert!(text.contains("RETRY_EXC_ERR (12)") && text.contains("0x81, the one that usually"), "{text}");
-        assert!(text.contains("QP 0x103") && text.contains("SEND") && text.contains("dump error cqe"), "{text}");
+        assert!(text.contains("QP 0x000103") && text.contains("SEND") && text.contains("dump error cqe"), "{text}");
         assert!(text.contains("usual causes:") && text.contains("4791"), "{text}");
     }
     let output = decode(&["--json"], LOG.as_bytes());
@@ -63,7 +63,7 @@ fn digits_as_arguments_with_and_without_quotes() {
     for args in [&["0000050a", "00004101", "00000008", "00000000"][..], &["0000050a 00004101 00000008 00000000"]] {
         let text = text(&decode(args, b""), 0);
         assert!(
-            text.starts_with("send WQE, as it seems, argument line 1\n  SEND, index 5, QP 0x41, 16 bytes\n"),
+            text.starts_with("send WQE, as it seems, argument line 1\n  SEND, index 5, QP 0x000041, 16 bytes\n"),
             "{text}"
         );
     }

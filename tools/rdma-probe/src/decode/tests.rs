@@ -430,7 +430,7 @@ fn a_line_from_the_world() {
                 00000000 00000000 00000000 00000000\n00000000 00008813 08006214 0000f6d2\n";
     let records = records_of("-", text, &args());
     let [record] = records.as_slice() else { panic!("{records:#?}") };
-    assert_eq!(record.summary, "send failed: RDMA WRITE, QP 0x6214, counter 0: REM_ACCESS_ERR (remote access error)");
+    assert_eq!(record.summary, "send failed: RDMA WRITE, QP 0x006214, counter 0: REM_ACCESS_ERR (remote access error)");
     let cause = record.failure.as_ref().unwrap();
     assert_eq!((cause.syndrome, cause.vendor_syndrome, cause.status_number), (0x13, 0x88, 10));
     assert!(cause.vendor_note.contains("usually") && cause.usual_causes.contains("key"), "{cause:?}");
