@@ -40,6 +40,8 @@ fn memory_and_completions_are_as_in_the_reference() {
     }
     let packed = world::PACKED.load(std::sync::atomic::Ordering::Relaxed);
     assert!(packed > 0 || programs < 100, "no completion came in a block");
+    let inside = world::INSIDE.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
+    assert!(inside.iter().all(|n| *n > 0) || programs < 100, "nothing came inside completions: {inside:?}");
 }
 
 /// Makes the program of a seed and runs it. A failure tells the smallest program that was found to fail.

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::program::{EXPOSED, From, INLINE, Kind, Op, Work};
-use crate::reference::{Message, SLOT, Sent, Slot, Window};
+use crate::reference::{Answer, Message, SLOT, Sent, Slot, Window};
 use crate::world::{AnyQp, QKEY, World};
 use ironverbs::{
     AccessFlags, Any, Destination, Inline, InlinePieces, Payload, PostError, Qp, QpType, Rc, RecvBatch, RemoteAddr,
@@ -115,6 +115,7 @@ impl World {
         }
         let goes = fate == Fate::Done;
         let mut fence = work.fence && kind == Kind::Rc;
+        let mut answer = None;
         let (op, payload, opcode, byte_len) = match op {
             Op::Send { len, imm } => {
                 let (data, payload) = self.payload(pair, from, work.from, cut(len));
@@ -145,7 +146,7 @@ impl World {
                 let remote = self.remote(pair, from, at, len, work.window);
                 let base = self.pairs[pair].place * EXPOSED;
                 let data = self.sides[1 - from].exposed_image[base + at..base + at + len].to_vec();
-                let entries = self.sink(pair, from, work.from, &data, goes);
+                let entries = self.sink(pair, from, work.from, &data, goes.then_some(&mut answer));
                 if goes {
                     let being_read = &mut self.pairs[pair].ends[from].sends.being_read;
                     if fence {
@@ -162,7 +163,7 @@ impl World {
                     self.wrote(pair, from, at, old.wrapping_add(by).to_ne_bytes().to_vec());
                 }
                 let remote = self.remote(pair, from, at, 8, work.window);
-                let entries = self.sink(pair, from, From::Entries(1), &old.to_ne_bytes(), goes);
+                let entries = self.sink(pair, from, From::Entries(1), &old.to_ne_bytes(), goes.then_some(&mut answer));
                 (ReadyOp::Add(remote, by), Bytes::Entries(entries), WcOpcode::FETCH_ADD, 8)
             }
             Op::Swap { at, hit, with } => {
@@ -175,7 +176,7 @@ impl World {
                     }
                 }
                 let remote = self.remote(pair, from, at, 8, work.window);
-                let entries = self.sink(pair, from, From::Entries(1), &old.to_ne_bytes(), goes);
+                let entries = self.sink(pair, from, From::Entries(1), &old.to_ne_bytes(), goes.then_some(&mut answer));
                 (ReadyOp::Swap(remote, compare, with), Bytes::Entries(entries), WcOpcode::COMP_SWAP, 8)
             }
         };
@@ -187,6 +188,16 @@ impl World {
         let is_read = matches!(op, ReadyOp::Read(_));
         let ends = &mut self.pairs[pair];
         let signaled = signaled || ends.spec.signal_all;
+        // Where it cannot come inside, it is in memory, whoever hears of it.
+        let may_be_inside =
+            |answer: &Answer| ends.spec.inside && ends.spec.signal_all && answer.data.len() <= MOST_INSIDE;
+        let answer = match answer {
+            Some(answer) if !may_be_inside(&answer) => {
+                answer.apply(&mut self.sides[from].local_image);
+                None
+            }
+            other => other,
+        };
         let sends = &mut ends.ends[from].sends;
         if fate != Fate::Dropped {
             if fence && !is_read {
@@ -194,7 +205,7 @@ impl World {
             }
             sends.posted += 1;
             let count = sends.posted;
-            let sent = Sent { wr_id, count, opcode, byte_len, status: WcStatus::SUCCESS, vendor_err: 0 };
+            let sent = Sent { wr_id, count, opcode, byte_len, status: WcStatus::SUCCESS, vendor_err: 0, answer };
             match fate {
                 Fate::Fails(status, vendor_err) => sends.expected.push_back(Sent { status, vendor_err, ..sent }),
                 _ if signaled => sends.expected.push_back(sent),
@@ -226,17 +237,23 @@ impl World {
     }
 
     /// Entries for what comes back, which is to be `data`.
-    fn sink(&mut self, pair: usize, from: usize, form: From, data: &[u8], goes: bool) -> Vec<Sge> {
+    fn sink(
+        &mut self,
+        pair: usize,
+        from: usize,
+        form: From,
+        data: &[u8],
+        answer: Option<&mut Option<Answer>>,
+    ) -> Vec<Sge> {
         let n = if let From::Entries(n) = form { n.max(1) } else { 1 };
         let (side, area) = (&mut self.sides[from], &mut self.areas[self.pairs[pair].place][from]);
-        let entry = |piece: Range<usize>| {
-            let at = area.sink(piece.len());
-            if goes {
-                side.local_image[at..at + piece.len()].copy_from_slice(&data[piece.clone()]);
-            }
-            side.local.sge(at..at + piece.len()).unwrap()
-        };
-        split(data, n).map(entry).collect()
+        let places = split(data, n).map(|piece| (area.sink(piece.len()), piece.len()));
+        let pieces: Vec<Range<usize>> = places.map(|(at, len)| at..at + len).collect();
+        let entries = pieces.iter().map(|piece| side.local.sge(piece.clone()).unwrap()).collect();
+        if let Some(answer) = answer {
+            *answer = Some(Answer { pieces, data: data.to_vec() });
+        }
+        entries
     }
 
     /// Where the peer's piece is: through its window, if that covers it and is asked for.
@@ -406,6 +423,9 @@ impl World {
         }
     }
 }
+
+/// Bytes of an answer inside a completion at most.
+const MOST_INSIDE: usize = 32;
 
 const FAILURES: [(Syndrome, WcStatus); 13] = [
     (Syndrome::LOCAL_LENGTH, WcStatus::LOC_LEN_ERR),

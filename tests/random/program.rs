@@ -45,6 +45,8 @@ pub struct PairSpec {
     /// Work requests that each queue is asked to hold.
     pub depth: u32,
     pub signal_all: bool,
+    /// What comes in may come inside the completion; of connections only.
+    pub inside: bool,
     pub mtu: Mtu,
     pub psn: u32,
     /// Which completion queues: of sends, of receives.
@@ -150,8 +152,17 @@ fn pair() -> impl Strategy<Value = PairSpec> {
     // Packet numbers have 24 bits; half of the pairs are close to the end of them.
     let psn = prop_oneof![0..1_u32 << 24, (1_u32 << 24) - 40..1 << 24];
     let cqs = [0..2_usize, 0..2_usize];
-    (kind, any::<bool>(), 1..20_u32, any::<bool>(), mtu, psn, cqs).prop_map(
-        |(kind, shared, depth, signal_all, mtu, psn, cqs)| PairSpec { kind, shared, depth, signal_all, mtu, psn, cqs },
+    (kind, any::<bool>(), 1..20_u32, any::<bool>(), any::<bool>(), mtu, psn, cqs).prop_map(
+        |(kind, shared, depth, signal_all, inside, mtu, psn, cqs)| PairSpec {
+            kind,
+            shared,
+            depth,
+            signal_all,
+            inside: inside && kind != Kind::Ud,
+            mtu,
+            psn,
+            cqs,
+        },
     )
 }
 
@@ -181,7 +192,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn work() -> impl Strategy<Value = Work> {
     let at = || 0..EXPOSED - LONGEST;
-    let len = || prop_oneof![1 => Just(0_usize), 3 => 0..INLINE, 3 => 0..=LONGEST];
+    let len = || prop_oneof![1 => Just(0_usize), 2 => 1..=70_usize, 3 => 0..INLINE, 3 => 0..=LONGEST];
     let op = prop_oneof![
         4 => (len(), any::<bool>()).prop_map(|(len, imm)| Op::Send { len, imm }),
         4 => (at(), len(), prop::bool::weighted(0.2)).prop_map(|(at, len, imm)| Op::Write { at, len, imm }),

@@ -51,6 +51,27 @@ pub struct Sent {
     pub byte_len: u32,
     pub status: WcStatus,
     pub vendor_err: u32,
+    /// What comes back, and where it goes, if it may come inside the completion instead.
+    pub answer: Option<Answer>,
+}
+
+/// Pieces of the side's own region, and what they are to hold.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub pieces: Vec<Range<usize>>,
+    pub data: Vec<u8>,
+}
+
+impl Answer {
+    /// It came into memory.
+    pub fn apply(&self, image: &mut [u8]) {
+        let mut rest = self.data.as_slice();
+        for piece in &self.pieces {
+            let (head, tail) = rest.split_at(piece.len());
+            image[piece.clone()].copy_from_slice(head);
+            rest = tail;
+        }
+    }
 }
 
 /// A receive that was posted.

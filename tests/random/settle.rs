@@ -2,10 +2,11 @@
 
 use crate::program::{EXPOSED, Kind, Poll};
 use crate::reference::{Message, Pair, Sends, Sent, Slot};
-use crate::world::{Side, World};
+use crate::world::{INSIDE, Side, World};
 use ironverbs::{Wc, WcOpcode, WcStatus};
 use softcx::Syndrome;
 use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Bytes before a datagram's payload.
@@ -15,13 +16,15 @@ impl World {
     /// Polls one completion queue.
     pub fn poll(&mut self, side: usize, cq: usize, most: usize, how: Poll) -> usize {
         let queue = &mut self.sides[side].cqs[cq];
-        let mut all: Vec<Wc> = vec![];
+        let mut all: Vec<(Wc, Option<Vec<u8>>)> = vec![];
+        // Only who looks at the completion itself sees what came inside.
+        let how = if self.pairs.iter().any(|pair| pair.spec.inside) { Poll::Lent } else { how };
         match how {
             Poll::One => {
                 while all.len() < most
                     && let Some(wc) = queue.poll_one().unwrap()
                 {
-                    all.push(wc);
+                    all.push((wc, None));
                 }
             }
             Poll::Lent => {
@@ -31,16 +34,16 @@ impl World {
                 {
                     let wc = completion.wc();
                     assert_eq!((completion.wr_id(), completion.status()), (wc.wr_id, wc.status()));
-                    all.push(wc);
+                    all.push((wc, completion.inline_data().map(|data| data.to_vec())));
                 }
             }
             Poll::Into => {
                 let mut room = vec![MaybeUninit::uninit(); most];
-                all.extend_from_slice(queue.poll_into(&mut room).unwrap());
+                all.extend(queue.poll_into(&mut room).unwrap().iter().map(|wc| (*wc, None)));
             }
         }
-        for wc in &all {
-            self.observe(side, cq, wc);
+        for (wc, inside) in &all {
+            self.observe(side, cq, wc, inside.as_deref());
         }
         all.len()
     }
@@ -54,13 +57,21 @@ impl World {
     }
 
     /// A completion has come: it must be one of those that should.
-    fn observe(&mut self, side: usize, cq: usize, wc: &Wc) {
+    fn observe(&mut self, side: usize, cq: usize, wc: &Wc, inside: Option<&[u8]>) {
         for pair in &mut self.pairs {
             let end = &mut pair.ends[side];
             if end.sends.expected.iter().any(|sent| sent.wr_id == wc.wr_id) {
                 assert_eq!(cq, end.cqs[0], "on another completion queue: {wc:?}");
                 let sent = end.sends.expected.pop_front().unwrap();
                 check_sent(wc, &sent, end.qpn.get());
+                match (&sent.answer, inside) {
+                    (Some(answer), Some(inside)) => {
+                        assert_eq!(inside, answer.data, "inside {wc:?}");
+                        INSIDE[1].fetch_add(1, Ordering::Relaxed);
+                    }
+                    (Some(answer), None) => answer.apply(&mut self.sides[side].local_image),
+                    (None, inside) => assert_eq!(inside, None, "{wc:?}"),
+                }
                 end.sends.freed = sent.count;
                 if let Some(window) = &mut end.window
                     && window.wr_id == wc.wr_id
@@ -74,24 +85,25 @@ impl World {
         if let Some(pair) = self.pairs.iter().position(owner) {
             let slot = self.pairs[pair].ends[side].slots.pop_front().unwrap();
             assert_eq!(slot.wr_id, wc.wr_id, "receives complete in order");
-            self.received(side, cq, pair, &slot, wc);
+            self.received(side, cq, pair, &slot, (wc, inside));
             self.areas[self.pairs[pair].place][side].give_slot(slot.at);
         } else if let Some(at) = self.sides[side].shared.iter().position(|slot| slot.wr_id == wc.wr_id) {
             let slot = self.sides[side].shared.remove(at);
             let by_number = |pair: &Pair| pair.ends[side].qpn.get() == wc.qpn();
             let pair = self.pairs.iter().rposition(by_number);
             let pair = pair.unwrap_or_else(|| panic!("of no queue pair: {wc:?}"));
-            self.received(side, cq, pair, &slot, wc);
+            self.received(side, cq, pair, &slot, (wc, inside));
             self.sides[side].shared_area.give_slot(slot.at);
         } else {
             panic!("a completion that should not be: {wc:?}");
         }
     }
 
-    fn received(&mut self, side: usize, cq: usize, at: usize, slot: &Slot, wc: &Wc) {
+    fn received(&mut self, side: usize, cq: usize, at: usize, slot: &Slot, (wc, inside): (&Wc, Option<&[u8]>)) {
         let duplicates = self.duplicates;
         let (pair, Side { local, local_image, .. }) = (&mut self.pairs[at], &mut self.sides[side]);
         let is_datagram = pair.spec.kind == Kind::Ud;
+        let may_be_inside = pair.spec.inside;
         let (dead, reliable, end) = (pair.dead, pair.is_reliable(), &mut pair.ends[side]);
         assert_eq!((cq, wc.qpn()), (end.cqs[1], end.qpn.get()), "{wc:?}");
         let Ok(done) = wc.outcome() else {
@@ -104,8 +116,13 @@ impl World {
         let byte_len = done.byte_len as usize;
         let payload = done.opcode == WcOpcode::RECV;
         // What is there now, message by message.
-        let mut data = vec![];
-        for piece in slot.pieces.iter().filter(|_| payload) {
+        let mut data = inside.unwrap_or_default().to_vec();
+        if inside.is_some() {
+            // Then the buffer is as it was.
+            assert!(may_be_inside && payload && data.len() == byte_len, "{wc:?}, {data:02x?}");
+            INSIDE[0].fetch_add(1, Ordering::Relaxed);
+        }
+        for piece in slot.pieces.iter().filter(|_| payload && inside.is_none()) {
             let piece = piece.start..piece.end.min(piece.start + byte_len - data.len());
             let mut bytes = vec![0; piece.len()];
             local.read(piece.start, &mut bytes).unwrap();
@@ -271,6 +288,6 @@ impl Sends {
     pub fn expect(&mut self, wr_id: u64, opcode: WcOpcode) {
         self.posted += 1;
         let (count, status) = (self.posted, WcStatus::SUCCESS);
-        self.expected.push_back(Sent { wr_id, count, opcode, byte_len: 0, status, vendor_err: 0 });
+        self.expected.push_back(Sent { wr_id, count, opcode, byte_len: 0, status, vendor_err: 0, answer: None });
     }
 }

@@ -66,6 +66,8 @@ pub const QKEY: QKey = QKey(0x1357_9bdf);
 
 /// Completions that came in blocks, of all programs so far.
 pub static PACKED: AtomicU64 = AtomicU64::new(0);
+/// Completions that brought their data inside: of messages, of answers.
+pub static INSIDE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Runs a program, and panics if anything is not as it should be.
 pub fn run(program: &Program) {
@@ -199,7 +201,13 @@ impl World {
                 let [a, b] = [0, 1].map(|side| {
                     let Side { pd, cqs: all, .. } = &self.sides[side];
                     let [send, recv] = cqs[side];
-                    self.prepare(spec, side, QpBuilder::rc(pd, &all[send], &all[recv]).access(AccessFlags::ALL))
+                    self.prepare(
+                        spec,
+                        side,
+                        QpBuilder::rc(pd, &all[send], &all[recv])
+                            .access(AccessFlags::ALL)
+                            .data_in_completions(spec.inside),
+                    )
                 });
                 join(spec, a, b).map(AnyQp::Rc)
             }
@@ -207,7 +215,13 @@ impl World {
                 let [a, b] = [0, 1].map(|side| {
                     let Side { pd, cqs: all, .. } = &self.sides[side];
                     let [send, recv] = cqs[side];
-                    self.prepare(spec, side, QpBuilder::uc(pd, &all[send], &all[recv]).access(AccessFlags::ALL))
+                    self.prepare(
+                        spec,
+                        side,
+                        QpBuilder::uc(pd, &all[send], &all[recv])
+                            .access(AccessFlags::ALL)
+                            .data_in_completions(spec.inside),
+                    )
                 });
                 join(spec, a, b).map(AnyQp::Uc)
             }
