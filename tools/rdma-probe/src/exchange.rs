@@ -24,6 +24,7 @@ mod tests;
 
 pub use callers::{Aside, Listener};
 pub use error::ExchangeError;
+pub use tcp::{REFUSED_GRACE, REFUSED_PAUSE, pause, resolve};
 
 use crate::stop::Stop;
 use crate::wait::Deadline;

@@ -131,7 +131,13 @@ impl fmt::Display for Failure {
 
 impl From<Error> for Failure {
     fn from(e: Error) -> Self {
-        Self::new(error_kind(&e), e.to_string())
+        Self::from(&e)
+    }
+}
+
+impl From<&Error> for Failure {
+    fn from(e: &Error) -> Self {
+        Self::new(error_kind(e), e.to_string())
     }
 }
 

@@ -92,14 +92,9 @@ impl Link for Ud {
         remote: &Address,
     ) -> Result<(Qp<Any, Self>, Self::Peer), Failure> {
         let global = qp.gid_index().zip(endpoint(remote).gid);
-        let grh = global.and_then(|(index, gid)| Path::to_gid(place.args.ib_port, index, gid).grh);
-        let path = Path {
-            port: place.args.ib_port,
-            dlid: remote.lid,
-            sl: place.args.sl,
-            static_rate: Default::default(),
-            grh,
-        };
+        let grh = global.and_then(|(index, gid)| Path::to_gid(place.port_num, index, gid).grh);
+        let path =
+            Path { port: place.port_num, dlid: remote.lid, sl: place.args.sl, static_rate: Default::default(), grh };
         let ah = place.pd.create_ah(&path).map_err(|e| cannot_reach(e, remote))?;
         let qp = qp.activate().map_err(|e| cannot_reach(e.error, remote))?;
         Ok((qp, (ah, remote.qpn)))

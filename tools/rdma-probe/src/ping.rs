@@ -8,6 +8,7 @@ use crate::half::{Half, OneQp};
 use crate::machine::Machine;
 use crate::output::Output;
 use crate::payload::Role;
+use crate::ping_cm;
 use crate::ping_report::{CheckReport, PingAddress, PingReport, PingRole};
 use crate::place::Place;
 use crate::presence::Presence;
@@ -18,7 +19,7 @@ use crate::stats::Rate;
 use crate::stop::Stop;
 use crate::wait::{Deadline, wait};
 use crate::wire::Address;
-use ironverbs::{AddressFamily, DeviceInfo, GidWant, Rc, Uc, Ud};
+use ironverbs::{AddressFamily, DeviceInfo, GidChoice, GidIndex, GidWant, Rc, Uc, Ud};
 use nix::poll::PollFlags;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -36,6 +37,9 @@ pub fn ping(
     let mut report = None;
     let result = (|| {
         args.check_options()?;
+        if args.cm {
+            return ping_cm::ping(machine, args, output, stop, &mut report);
+        }
         // A port that is taken is told before anything is made on the device.
         let is_server = args.host.is_none() && !args.loopback;
         let meeting = machine.sim().filter(|_| is_server).map(|_| Meeting::open(args.port)).transpose()?;
@@ -81,7 +85,7 @@ impl Run<'_> {
         }
         let peer = conversation.peer();
         let half = H::new(place, Role::Client, Reach::first(place, family_of(peer)))?;
-        let report = report.insert(report_of(place, PingRole::Client, &half));
+        let report = report.insert(report_of(place, PingRole::Client, half.gid(), &half.addresses()));
         report.peer_tcp = Some(peer.to_string());
         show_local(output, report, &half)?;
         let remote = conversation.client(&padded::<H>(half.addresses())).map_err(|e| broken_off(e, place))?;
@@ -96,7 +100,7 @@ impl Run<'_> {
         // Made before the client comes, so that what can go wrong here does so at once.
         let reach = Reach::first(place, None);
         let mut half = H::new(place, Role::Server, reach)?;
-        let report = report.insert(report_of(place, PingRole::Server, &half));
+        let report = report.insert(report_of(place, PingRole::Server, half.gid(), &half.addresses()));
         show_local(output, report, &half)?;
         output.text(format_args!("  waiting for a client on TCP {}\n", listener.local()))?;
         let aside = meeting.as_mut().map(|meeting| meeting as &mut dyn Aside);
@@ -111,7 +115,7 @@ impl Run<'_> {
             drop(half);
             half = H::new(place, Role::Server, other)?;
             let tcp = report.peer_tcp.take();
-            *report = report_of(place, PingRole::Server, &half);
+            *report = report_of(place, PingRole::Server, half.gid(), &half.addresses());
             report.peer_tcp = tcp;
             show_local(output, report, &half)?;
         }
@@ -127,7 +131,7 @@ impl Run<'_> {
         let [client, server] = [Role::Client, Role::Server].map(|role| H::new(place, role, Reach::first(place, None)));
         let (client, server) = (client?, server?);
         let (client_addresses, server_addresses) = (padded::<H>(client.addresses()), padded::<H>(server.addresses()));
-        let report = report.insert(report_of(place, PingRole::Loopback, &client));
+        let report = report.insert(report_of(place, PingRole::Loopback, client.gid(), &client.addresses()));
         show_local(output, report, &client)?;
         show_remote(output, report, &server_addresses)?;
         let mut ends = [client.connect(place, &server_addresses)?, server.connect(place, &client_addresses)?];
@@ -145,7 +149,8 @@ fn padded<H: Half>(mut addresses: Vec<Address>) -> Vec<Address> {
 /// and `ibv_srq_pingpong` fails on those that nobody takes, if it finds out before it has seen its last answer.
 const STRAGGLERS: Duration = Duration::from_millis(500);
 
-fn measure<P: Player>(
+/// Runs the ends, and completes the report.
+pub fn measure<P: Player>(
     ends: &mut [P],
     place: &Place<'_>,
     output: &mut Output,
@@ -203,14 +208,19 @@ fn explain_loss(failure: Failure, transport: Transport) -> Failure {
     Failure { message, ..failure }
 }
 
-fn report_of<H: Half>(place: &Place<'_>, role: PingRole, half: &H) -> PingReport {
+/// What is known of a ping before its first message. `gid` is the GID of this end, and why that one if it was chosen.
+pub fn report_of(
+    place: &Place<'_>,
+    role: PingRole,
+    gid: (Option<GidIndex>, Option<&GidChoice>),
+    addresses: &[Address],
+) -> PingReport {
     let Place { args, context, mtu, .. } = place;
-    let (gid_index, choice) = half.gid();
+    let (gid_index, choice) = gid;
     let reason = choice.map(|choice| {
         let reasons: Vec<_> = choice.reasons.iter().map(|r| r.to_string()).collect();
         format!("chosen: {}", reasons.join(", "))
     });
-    let addresses = half.addresses();
     let mut notes = args.notes();
     notes.extend(place.untraced());
     PingReport {
@@ -218,7 +228,7 @@ fn report_of<H: Half>(place: &Place<'_>, role: PingRole, half: &H) -> PingReport
         transport: args.transport,
         device: context.info().name.clone(),
         device_index: context.index().map(|index| index.0),
-        port: args.ib_port.get(),
+        port: place.port_num.get(),
         gid_index: gid_index.map(|index| index.0),
         gid_reason: reason,
         mtu_bytes: mtu.bytes(),
@@ -230,6 +240,7 @@ fn report_of<H: Half>(place: &Place<'_>, role: PingRole, half: &H) -> PingReport
         events: args.events,
         simulated: place.machine.is_simulated(),
         peer_tcp: None,
+        connection: None,
         local: PingAddress::from(&addresses.first().copied().unwrap_or_default()),
         remote: None,
         completed_iterations: 0,

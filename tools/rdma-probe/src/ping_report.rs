@@ -43,8 +43,10 @@ pub struct PingReport {
     pub events: bool,
     /// Whether the device is a simulated one: then rate and latency are those of a simulation, and say nothing of hardware.
     pub simulated: bool,
-    /// The peer's TCP address; none in a loopback.
+    /// The peer's TCP address; none in a loopback, and with --cm.
     pub peer_tcp: Option<String>,
+    /// What the connection manager brought together; none without --cm.
+    pub connection: Option<ConnectionReport>,
     /// Where this end is. In a loopback, the client's end.
     pub local: PingAddress,
     /// Where the peer is, once that is known.
@@ -86,6 +88,18 @@ pub struct PingAddress {
     pub psn: u32,
     /// Global identifier, as an IPv6 address.
     pub gid: String,
+}
+
+/// What the kernel's connection manager brought together.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ConnectionReport {
+    /// This end's address and port.
+    pub local: String,
+    /// The peer's address and port.
+    pub peer: String,
+    /// Seconds that it took: of a client from the beginning of the search for the address, of a server from its request.
+    pub seconds: f64,
 }
 
 /// How the payload checks went.
@@ -194,6 +208,7 @@ mod tests {
             events: false,
             simulated: false,
             peer_tcp: None,
+            connection: None,
             local: address,
             remote: None,
             completed_iterations: 500,

@@ -9,8 +9,8 @@ use crate::reach::Reach;
 use crate::stop::Stop;
 use crate::wire::Address;
 use ironverbs::{
-    AckTimeout, AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, LinkLayer,
-    Mtu, Pd, PortAttr, PortState, PreparedQp, QpBuilder,
+    AckTimeout, AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, Lid,
+    LinkLayer, Mtu, Pd, PortAttr, PortNum, PortState, PreparedQp, QpBuilder,
 };
 
 /// Longest message that is copied into its work request, where the device can do that. Longer ones gain nothing by it.
@@ -30,6 +30,8 @@ pub struct Place<'a> {
     pub context: Context,
     /// Where all objects of the ping are made.
     pub pd: Pd,
+    /// The device's port.
+    pub port_num: PortNum,
     /// Path MTU of a connection.
     pub mtu: Mtu,
     port: PortAttr,
@@ -45,11 +47,27 @@ impl<'a> Place<'a> {
         let device = choose::usable(devices, args.device.as_deref())?;
         let cannot_open = |e| Failure::from(e).during(format_args!("cannot open {}", device.name));
         let context = Context::open_on(&**machine.sys(), device).map_err(cannot_open)?;
-        let port = context.query_port(args.ib_port)?;
-        check_port(&context, args, &port)?;
-        let mtu = path_mtu(args, &port)?;
+        Self::at(machine, context, args.ib_port, args, stop)
+    }
+
+    /// A port of a device that is open, if it can do what was asked for.
+    pub fn at(
+        machine: &'a Machine,
+        context: Context,
+        port_num: PortNum,
+        args: &'a Ping,
+        stop: &'a Stop,
+    ) -> Result<Self, Failure> {
+        let port = context.query_port(port_num)?;
+        check_port(&context, args, port_num, &port)?;
+        let mtu = path_mtu(args, port_num, &port)?;
         let pd = context.alloc_pd()?;
-        Ok(Self { args, context, pd, port, mtu, machine, stop })
+        Ok(Self { args, context, pd, port_num, port, mtu, machine, stop })
+    }
+
+    /// Where the port is in an InfiniBand subnet.
+    pub fn lid(&self) -> Lid {
+        self.port.lid
     }
 
     /// Whether peers are reached by GID only.
@@ -94,7 +112,7 @@ impl<'a> Place<'a> {
 
     /// Adds the port, and the GID that was asked for, or what is known of the peer's.
     pub fn aim<'b, L: Link>(&self, mut qp: QpBuilder<'b, Any, L>, reach: Reach) -> QpBuilder<'b, Any, L> {
-        qp = qp.port(self.args.ib_port);
+        qp = qp.port(self.port_num);
         match (self.args.gid_index, reach) {
             (Some(index), _) => qp.gid_index(GidIndex(index)),
             (None, Reach::Gid(Some(want))) => qp.gid_want(want),
@@ -139,23 +157,22 @@ impl<'a> Place<'a> {
     }
 }
 
-fn check_port(context: &Context, args: &Ping, port: &PortAttr) -> Result<(), Failure> {
+fn check_port(context: &Context, args: &Ping, port_num: PortNum, port: &PortAttr) -> Result<(), Failure> {
     let name = &context.info().name;
     if port.state != PortState::ACTIVE {
         let state = port.state;
-        let failure = Failure::new(Kind::Device, format!("port {} of {name} is {state}, not ACTIVE", args.ib_port));
+        let failure = Failure::new(Kind::Device, format!("port {port_num} of {name} is {state}, not ACTIVE"));
         return Err(failure.hint("is the cable in, or the network device up? ip link set DEV up"));
     }
     let size = args.size();
     if size > port.max_msg_sz {
-        let text = format!("--size is {size}; port {} of {name} takes {} bytes at most", args.ib_port, port.max_msg_sz);
+        let text = format!("--size is {size}; port {port_num} of {name} takes {} bytes at most", port.max_msg_sz);
         return Err(Failure::new(Kind::Usage, text));
     }
     match port.active_mtu {
         Some(active) if args.transport.is_datagram() && size > active.bytes() => {
             let text = format!(
-                "--size is {size}; a datagram is one packet, and port {} of {name} takes {active} bytes at most",
-                args.ib_port
+                "--size is {size}; a datagram is one packet, and port {port_num} of {name} takes {active} bytes at most"
             );
             Err(Failure::new(Kind::Usage, text))
         }
@@ -164,11 +181,11 @@ fn check_port(context: &Context, args: &Ping, port: &PortAttr) -> Result<(), Fai
 }
 
 /// The MTU asked for, or the one that the C tools would use, as far as the port has it. A datagram is one packet.
-fn path_mtu(args: &Ping, port: &PortAttr) -> Result<Mtu, Failure> {
+fn path_mtu(args: &Ping, port_num: PortNum, port: &PortAttr) -> Result<Mtu, Failure> {
     let Some(active) = port.active_mtu else { return Ok(args.mtu.unwrap_or(DEFAULT_MTU)) };
     match args.mtu {
         Some(mtu) if mtu > active => {
-            let text = format!("--mtu is {mtu}; the active MTU of port {} is {active}", args.ib_port);
+            let text = format!("--mtu is {mtu}; the active MTU of port {port_num} is {active}");
             Err(Failure::new(Kind::Usage, text)
                 .hint("on Ethernet it is the largest that fits the network device's MTU: ip link set DEV mtu 4200"))
         }

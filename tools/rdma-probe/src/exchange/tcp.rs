@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 /// For how long a client tries again after its connection was refused: its server may be starting at this moment.
-const REFUSED_GRACE: Duration = Duration::from_secs(3);
-const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+pub const REFUSED_GRACE: Duration = Duration::from_secs(3);
+pub const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Connects to the first of `addresses` that accepts.
 pub fn connect_patiently(
@@ -117,7 +117,7 @@ pub fn wait_for(fd: &impl AsFd, events: PollFlags, deadline: &Deadline, stop: &S
     }
 }
 
-fn pause(time: Duration, stop: &Stop) -> Result<()> {
+pub fn pause(time: Duration, stop: &Stop) -> Result<()> {
     // The stop descriptor doubles as the one that never becomes ready.
     match wait((stop.as_fd(), None), PollFlags::empty(), &Deadline::after(time), stop).map_err(ExchangeError::Wait)? {
         Ready::Stopped => Err(ExchangeError::Stopped),

@@ -9,6 +9,7 @@ mod capable;
 mod failures;
 mod hosts;
 mod itself;
+mod over_cm;
 mod own_device;
 mod pairs;
 mod shows;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         failures::TESTS,
         hosts::TESTS,
         itself::TESTS,
+        over_cm::TESTS,
         pairs::TESTS,
         shows::TESTS,
         watches::TESTS,

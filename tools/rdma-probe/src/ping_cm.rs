@@ -1,0 +1,161 @@
+//! `rdma-probe ping --cm`: the kernel's connection manager brings the ends together.
+
+use crate::args::Ping;
+use crate::exchange::{REFUSED_GRACE, REFUSED_PAUSE, pause};
+use crate::failure::{Failure, Kind};
+use crate::half::prepare;
+use crate::machine::Machine;
+use crate::output::Output;
+use crate::payload::Role;
+use crate::ping::{measure, report_of};
+use crate::ping_report::{ConnectionReport, PingReport, PingRole};
+use crate::place::Place;
+use crate::presence::Presence;
+use crate::rendezvous::{Meeting, is_early, listen};
+use crate::stop::Stop;
+use crate::wait::Deadline;
+use crate::wire::Address;
+use ironverbs::rdma_cm::{Handshake, Link};
+use ironverbs::{Any, Context, GidIndex, Psn, Qp, Qpn, Rc};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Runs a ping over a connection of the connection manager.
+pub fn ping(
+    machine: &Machine,
+    args: &Ping,
+    output: &mut Output,
+    stop: &Stop,
+    report: &mut Option<PingReport>,
+) -> Result<(), Failure> {
+    if machine.is_simulated() {
+        let text = "--cm goes through the kernel's connection manager, which knows no device of --sim";
+        return Err(Failure::new(Kind::Usage, text));
+    }
+    let listener = match args.host {
+        Some(_) => None,
+        None => {
+            let listener = listen(args.bind, args.port)?;
+            output.text(format_args!("  waiting for a client on rdma_cm {}\n", shown(listener.local_addr()?)))?;
+            Some(listener)
+        }
+    };
+    let deadline = Deadline::after(args.connect_timeout);
+    let grace = Deadline::after(REFUSED_GRACE.min(args.connect_timeout));
+    loop {
+        let searched = Instant::now();
+        let (role, meeting, begin) = match (&args.host, &listener) {
+            (Some(host), _) => (Role::Client, Meeting::with_server(host, args, &deadline, stop)?, searched),
+            (None, Some(listener)) => {
+                let meeting = Meeting::with_client(listener, &deadline, stop)?;
+                (Role::Server, meeting, Instant::now())
+            }
+            (None, None) => return Err(Failure::new(Kind::Usage, "--cm has a client and a server")),
+        };
+        let place = place_of(&meeting, machine, args, stop)?;
+        let presence = Presence::watch(machine.sys().clone(), place.context.info(), stop)?;
+        let (parts, qp) = prepare::<Rc>(&place, role, |pd, cq| meeting.qp_builder(pd, cq))?;
+        let connection = match meeting.connect(qp, handshake(args), &deadline, stop) {
+            Ok(Err(error)) if is_early(&error) && !grace.passed() => {
+                pause(REFUSED_PAUSE, stop)?;
+                continue;
+            }
+            Ok(connection) => connection?,
+            Err(failure) => return Err(presence.explain(failure)),
+        };
+        let took = begin.elapsed();
+        let (qp, link) = connection.into_parts();
+        let report = report.insert(connected(&place, role, &qp, &link, took)?);
+        show(output, report)?;
+        let mut ends = [parts.connected(qp, ())?];
+        return measure(&mut ends, &place, output, report)
+            .map_err(|failure| presence.explain(explain_end(failure, &link)));
+    }
+}
+
+/// The device and the port that lead to the peer.
+fn place_of<'a>(meeting: &Meeting, machine: &'a Machine, args: &'a Ping, stop: &'a Stop) -> Result<Place<'a>, Failure> {
+    let addresses = meeting.addresses();
+    let devices = machine.devices()?;
+    let device = devices.iter().find(|device| addresses.device.is_some() && device.index == addresses.device);
+    let Some((device, port)) = device.zip(addresses.port) else {
+        let text = format!("the connection manager names a device that is not listed ({:?})", addresses.device);
+        return Err(Failure::new(Kind::NoDevice, text).hint("a kernel before Linux 5.7 names none"));
+    };
+    let context = Context::open_on(&**machine.sys(), device)
+        .map_err(|e| Failure::from(e).during(format_args!("cannot open {}", device.name)))?;
+    Place::at(machine, context, port, args, stop)
+}
+
+fn handshake(args: &Ping) -> Handshake<'static> {
+    let mut handshake = Handshake::default();
+    handshake.min_rnr_timer = args.min_rnr_timer;
+    handshake.rnr_retry_count = args.rnr_retry;
+    handshake
+}
+
+fn connected(
+    place: &Place<'_>,
+    role: Role,
+    qp: &Qp<Any, Rc>,
+    link: &Link,
+    took: Duration,
+) -> Result<PingReport, Failure> {
+    let (attr, gids) = (qp.query()?, link.id().gids()?);
+    let local = Address {
+        lid: place.lid(),
+        qpn: qp.qpn(),
+        psn: Psn::new(attr.sq_psn).unwrap_or_default(),
+        gid: gids.local.gid,
+    };
+    let remote = Address {
+        lid: attr.dest.dlid,
+        qpn: Qpn::new(attr.dest_qp_num).unwrap_or_default(),
+        psn: Psn::new(attr.rq_psn).unwrap_or_default(),
+        gid: gids.peer.gid,
+    };
+    let index = attr.dest.is_global.then_some(GidIndex(attr.dest.sgid_index));
+    let role = if role == Role::Client { PingRole::Client } else { PingRole::Server };
+    let mut report = report_of(place, role, (index, None), &[local]);
+    report.mtu_bytes = attr.path_mtu.map_or(report.mtu_bytes, |mtu| mtu.bytes());
+    report.service_level = attr.dest.sl;
+    report.remote = Some((&remote).into());
+    let addresses = link.addresses();
+    report.connection = Some(ConnectionReport {
+        local: shown(addresses.local),
+        peer: shown(addresses.peer),
+        seconds: took.as_secs_f64(),
+    });
+    Ok(report)
+}
+
+fn show(output: &mut Output, report: &PingReport) -> Result<(), Failure> {
+    output.text(format_args!("  local address:  {}\n", report.local))?;
+    if let Some(remote) = &report.remote {
+        output.text(format_args!("  remote address: {remote}\n"))?;
+    }
+    if let Some(ConnectionReport { local, peer, seconds }) = &report.connection {
+        output.text(format_args!(
+            "  connection:     {local} to {peer}, through {} port {}, in {:.2} ms\n",
+            report.device,
+            report.port,
+            seconds * 1000.0
+        ))?;
+    }
+    report.notes.iter().try_for_each(|note| output.text(format_args!("  note: {note}\n")))
+}
+
+/// An address, if there is one.
+fn shown(address: Option<SocketAddr>) -> String {
+    address.map_or_else(|| "an address that is no IP address".to_owned(), |address| address.to_string())
+}
+
+/// The connection manager hears of a peer's end at once, which silence alone does not tell.
+fn explain_end(failure: Failure, link: &Link) -> Failure {
+    match link.wait_end(Duration::ZERO) {
+        Ok(Some(_)) if failure.kind == Kind::Peer => {
+            Failure { message: format!("{}; the peer has ended the connection", failure.message), ..failure }
+        }
+        _ => failure,
+    }
+}

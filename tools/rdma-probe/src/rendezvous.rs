@@ -1,0 +1,151 @@
+//! Where the ends of a ping meet if the kernel's connection manager (rdma_cm) brings them together: at an IP address and a
+//! port of its own. It finds the device that leads there, and tells each end of the other.
+
+use crate::args::Ping;
+use crate::exchange::resolve;
+use crate::failure::{Failure, Kind};
+use crate::stop::Stop;
+use crate::wait::{Deadline, Ready, wait};
+use ironverbs::rdma_cm::{Connection, Connector, Error, EventType, Handshake, IdAddress};
+use ironverbs::rdma_cm::{Listener, Reason, RejectReason, Request, Route, Step};
+use ironverbs::{Cq, Errno, Pd, PreparedQp, QpBuilder, Rc};
+use nix::poll::PollFlags;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A peer that is known, and not connected yet.
+pub enum Meeting {
+    /// This end asks for the connection.
+    Client(Route),
+    /// This end is asked.
+    Server(Request),
+}
+
+impl Meeting {
+    /// The client's way to the server.
+    pub fn with_server(host: &str, args: &Ping, deadline: &Deadline, stop: &Stop) -> Result<Self, Failure> {
+        let mut failure = None;
+        for address in resolve(host, args.port, deadline, stop)? {
+            let left = deadline.left();
+            match interruptible(stop, move || Connector::to(address).resolve(left))? {
+                Ok(route) => return Ok(Self::Client(route)),
+                Err(error) => failure = Some(error.into()),
+            }
+        }
+        Err(failure.unwrap_or_else(|| Failure::new(Kind::Peer, format!("{host} has no address"))))
+    }
+
+    /// The server's next client.
+    pub fn with_client(listener: &Listener, deadline: &Deadline, stop: &Stop) -> Result<Self, Failure> {
+        let failed = |e| Failure::new(Kind::Device, format!("cannot wait for a client: {e}"));
+        loop {
+            match wait((listener.as_fd(), None), PollFlags::POLLIN, deadline, stop).map_err(failed)? {
+                Ready::Stopped => return Err(Failure::interrupted()),
+                Ready::TimedOut => {
+                    let text = format!("no client came within {:?}", deadline.limit());
+                    return Err(Failure::new(Kind::Peer, text)
+                        .hint("start the client, also with --cm, or wait longer with --connect-timeout"));
+                }
+                Ready::Yes => {}
+            }
+            if let Some(request) = listener.request(Duration::ZERO)? {
+                return Ok(Self::Server(request));
+            }
+        }
+    }
+
+    /// Addresses and device.
+    pub fn addresses(&self) -> IdAddress {
+        match self {
+            Self::Client(route) => *route.addresses(),
+            Self::Server(request) => *request.addresses(),
+        }
+    }
+
+    /// A queue pair on the port that leads there.
+    pub fn qp_builder<'a>(&self, pd: &'a Pd, cq: &'a Cq) -> Result<QpBuilder<'a, ironverbs::Any, Rc>, Failure> {
+        Ok(match self {
+            Self::Client(route) => route.qp_builder(pd, cq, cq)?,
+            Self::Server(request) => request.qp_builder(pd, cq, cq)?,
+        })
+    }
+
+    /// Connects the queue pair.
+    pub fn connect(
+        self,
+        prepared: PreparedQp<ironverbs::Any, Rc>,
+        handshake: Handshake<'static>,
+        deadline: &Deadline,
+        stop: &Stop,
+    ) -> Result<Result<Connection, Error>, Failure> {
+        let left = deadline.left();
+        interruptible(stop, move || match self {
+            Self::Client(route) => route.connect(prepared, &handshake, left),
+            Self::Server(request) => request.accept(prepared, &handshake, left),
+        })
+    }
+}
+
+/// A place for clients: at `bind`, or at every address of every device, IPv6 and IPv4.
+pub fn listen(bind: Option<IpAddr>, port: u16) -> Result<Listener, Failure> {
+    let at = |ip: IpAddr| Listener::bind(SocketAddr::new(ip, port));
+    let listener = match bind {
+        Some(ip) => at(ip),
+        // A host without IPv6 has no such addresses.
+        None => at(Ipv6Addr::UNSPECIFIED.into()).or_else(|e| match e.errno() {
+            Some(Errno::EADDRINUSE | Errno::EACCES) => Err(e),
+            _ => at(Ipv4Addr::UNSPECIFIED.into()),
+        }),
+    };
+    Ok(listener?)
+}
+
+/// Whether nobody listens there, which may be only a matter of time.
+pub fn is_early(error: &Error) -> bool {
+    matches!(error, Error::Failed { reason: Reason::Rejected(RejectReason::INVALID_SERVICE_ID), .. })
+}
+
+/// Does what blocks on a thread of its own, so that a signal can end the wait for it. The process ends soon after that, and
+/// the thread with it.
+fn interruptible<T: Send + 'static>(stop: &Stop, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    let failed = |e| Failure::new(Kind::Device, format!("cannot start a thread: {e}"));
+    let (ended, end) = UnixStream::pair().map_err(failed)?;
+    let thread = std::thread::Builder::new()
+        .spawn(move || {
+            let result = work();
+            drop(end);
+            result
+        })
+        .map_err(failed)?;
+    // The work has a deadline of its own.
+    let never = Deadline::after(Duration::from_secs(u32::MAX.into()));
+    match wait((ended.as_fd(), None), PollFlags::POLLIN, &never, stop).map_err(failed)? {
+        Ready::Stopped => Err(Failure::interrupted()),
+        Ready::Yes | Ready::TimedOut => thread.join().map_err(|_| failed(std::io::Error::other("it panicked"))),
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        let kind = match &e {
+            Error::Verbs { error, .. } => {
+                return Self { message: e.to_string(), ..Self::from(&**error) };
+            }
+            Error::Invalid { .. } => Kind::Usage,
+            Error::NoService { .. } => Kind::NoDevice,
+            Error::OtherCredentials { .. } => Kind::NotPermitted,
+            Error::Unexpected { event: EventType::DEVICE_REMOVAL, .. } => Kind::Removed,
+            Error::Failed { .. } | Error::Unexpected { .. } | Error::Timeout { .. } => Kind::Peer,
+            Error::Kernel { errno: Errno::EACCES | Errno::EPERM, .. } => Kind::NotPermitted,
+            Error::Kernel {
+                step: Step::Bind | Step::Listen, errno: Errno::EADDRINUSE | Errno::EADDRNOTAVAIL, ..
+            } => Kind::Usage,
+            Error::Kernel { errno: Errno::ENODEV, .. } => Kind::NoDevice,
+            Error::Kernel { step: Step::ResolveAddr | Step::ResolveRoute | Step::Connect, .. } => Kind::Peer,
+            _ => Kind::Device,
+        };
+        Self::new(kind, e.to_string())
+    }
+}

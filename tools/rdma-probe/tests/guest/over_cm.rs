@@ -1,0 +1,151 @@
+//! `ping --cm`: ends that the kernel's connection manager brings together.
+
+use crate::Test;
+use crate::support::{Device, Run, fresh_port, same, skip};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+use std::time::Duration;
+
+pub const TESTS: &[Test] = &[
+    ("over_cm::both_ends_tell_the_same", both_ends),
+    ("over_cm::over_ipv6", over_ipv6),
+    ("over_cm::the_client_may_be_first", client_first),
+    ("over_cm::nobody_listens", nobody_listens),
+    ("over_cm::addresses_that_lead_to_no_device", no_device),
+    ("over_cm::a_port_that_is_taken", taken_port),
+    ("over_cm::options_that_say_otherwise", options),
+    ("over_cm::the_peer_is_killed", peer_is_killed),
+    ("over_cm::a_waiting_server_is_stopped", stopped),
+];
+
+/// The device's addresses, the one that it would choose first.
+fn addresses(device: &Device) -> Vec<IpAddr> {
+    if !Path::new("/dev/infiniband/rdma_cm").exists() {
+        skip("there is no /dev/infiniband/rdma_cm (modprobe rdma_ucm)");
+    }
+    let gids = Run::probe(["gids", &device.name, "--json"]).json();
+    let table = &gids["result"]["tables"][0];
+    let gid = |entry: &serde_json::Value| entry["gid"].as_str().unwrap().parse::<Ipv6Addr>().unwrap();
+    let (first, rest): (Vec<_>, Vec<_>) = table["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| !gid(entry).is_unicast_link_local())
+        .partition(|entry| entry["index"] == table["chosen_index"]);
+    first.into_iter().chain(rest).map(|entry| IpAddr::from(gid(entry)).to_canonical()).collect()
+}
+
+fn address(device: &Device) -> String {
+    match addresses(device).first() {
+        Some(address) => address.to_string(),
+        None => skip("the device has no IP address"),
+    }
+}
+
+fn meets(device: &Device, address: &str, more: &[&str]) {
+    let port = fresh_port();
+    let common = ["ping", "--cm", "--json", "-p", &port, "-n", "300", "-c"];
+    let server = Run::start_probe([&common, more].concat());
+    let client = Run::probe([&common, more, &[address]].concat()).expect(0);
+    let server = server.end().expect(0);
+    let (at_client, at_server) = (&client.json()["result"], &server.json()["result"]);
+    for (end, result) in [(&client, at_client), (&server, at_server)] {
+        same(result["device"].as_str(), Some(device.name.as_str()), end);
+        same(result["completed_iterations"].as_u64(), Some(300), end);
+        same(result["check"]["messages"].as_u64(), Some(300), end);
+        same(result["peer_tcp"].is_null(), true, end);
+        assert!(result["connection"]["seconds"].as_f64().unwrap() > 0.0, "{end:#?}");
+    }
+    for (one, other) in [("local", "remote"), ("remote", "local")] {
+        for field in ["qpn", "gid"] {
+            same(&at_client[one][field], &at_server[other][field], &client);
+        }
+    }
+    for (one, other) in [("local", "peer"), ("peer", "local")] {
+        same(&at_client["connection"][one], &at_server["connection"][other], &client);
+    }
+    let to = at_client["connection"]["peer"].as_str().unwrap();
+    assert!(to.contains(address) && to.ends_with(&format!(":{port}")), "{client:#?}");
+}
+
+fn both_ends(device: &Device) {
+    let address = address(device);
+    meets(device, &address, &[]);
+    meets(device, &address, &["-e", "-s", "100"]);
+}
+
+fn over_ipv6(device: &Device) {
+    match addresses(device).iter().find(|address| address.is_ipv6()) {
+        Some(address) => meets(device, &address.to_string(), &[]),
+        None => skip("the device has no global IPv6 address"),
+    }
+}
+
+/// It asks again for a while, as it does over TCP.
+fn client_first(device: &Device) {
+    let (address, port) = (address(device), fresh_port());
+    let mut client = Run::start_probe(["ping", "--cm", "-p", &port, &address]);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(client.is_running());
+    let server = Run::probe(["ping", "--cm", "-p", &port]);
+    server.expect(0);
+    client.end().expect(0);
+}
+
+fn nobody_listens(device: &Device) {
+    let (address, port) = (address(device), fresh_port());
+    let ended = Run::probe(["ping", "--cm", "-p", &port, &address]);
+    let ended = ended.expect_failure(5, &["nobody listens there", "start the server", &format!("{address}:{port}")]);
+    assert!(ended.took < Duration::from_secs(30), "{ended:#?}");
+}
+
+fn no_device(device: &Device) {
+    address(device);
+    let words = ["no RDMA device for 127.0.0.1 (via lo)", "network interface"];
+    Run::probe(["ping", "--cm", "127.0.0.1"]).expect_failure(3, &words);
+    Run::probe(["ping", "--cm", "203.0.113.1"]).expect_failure(5, &["203.0.113.1", "no route"]);
+    Run::probe(["ping", "--cm", "--bind", "203.0.113.1"]).expect_failure(2, &["this host has no address 203.0.113.1"]);
+}
+
+fn taken_port(device: &Device) {
+    address(device);
+    let port = fresh_port();
+    let mut first = Run::start_probe(["ping", "--cm", "-p", &port]);
+    first.until_says("waiting for a client");
+    Run::probe(["ping", "--cm", "-p", &port]).expect_failure(2, &[&port]);
+}
+
+fn options(_: &Device) {
+    for wrong in [&["-d", "rxe0"][..], &["-g", "1"], &["-i", "1"], &["-m", "1024"], &["-l", "1"], &["--loopback"]] {
+        let ended = Run::probe([&["ping", "--cm"], wrong].concat()).expect(2);
+        assert!(ended.stderr.contains("cannot be used with"), "{ended:#?}");
+    }
+    Run::probe(["ping", "--cm", "-t", "ud"]).expect_failure(2, &["--cm", "rc", "ud"]);
+    Run::probe(["ping", "--cm", "--sim"]).expect_failure(2, &["--cm", "--sim"]);
+}
+
+/// What silence would tell only after the time-out, the connection manager tells with it.
+fn peer_is_killed(device: &Device) {
+    let (address, port) = (address(device), fresh_port());
+    let common = ["ping", "--cm", "-p", &port, "-n", "100000000", "--timeout", "3"];
+    let mut server = Run::start_probe(common);
+    server.until_says("waiting for a client");
+    let mut client = Run::start_probe([&common[..], &[&address]].concat());
+    client.until_says("connection:");
+    std::thread::sleep(Duration::from_millis(300));
+    client.kill();
+    let ended = server.end();
+    let ended = ended.expect_failure(5, &["the peer has ended the connection"]);
+    assert!(ended.took < Duration::from_secs(30), "{ended:#?}");
+}
+
+fn stopped(device: &Device) {
+    address(device);
+    let mut server = Run::start_probe(["ping", "--cm", "-p", &fresh_port()]);
+    server.until_says("waiting for a client");
+    kill(Pid::from_raw(server.id()), Signal::SIGINT).unwrap();
+    let ended = server.end().expect(130);
+    assert!(ended.took < Duration::from_secs(5), "{ended:#?}");
+}
