@@ -1,5 +1,5 @@
 //! Boots guests, and checks what the tool promises about them. Slow, so only on request:
-//! `cargo test -p vm -- --ignored`.
+//! `cargo test -p vm -- --ignored`. `IRONVERBS_TEST_KERNEL` names a kernel that alone is booted.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,14 @@ use std::time::{Duration, Instant};
 /// One guest at a time: each takes all the processors a small machine has.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-const BOTH: [&str; 2] = ["6.1", "6.12"];
+/// The kernels to boot.
+fn kernels() -> Vec<&'static str> {
+    let only = std::env::var("IRONVERBS_TEST_KERNEL").ok();
+    let kernels: Vec<_> =
+        ["6.1", "6.12"].into_iter().filter(|kernel| only.as_deref().is_none_or(|k| k == *kernel)).collect();
+    assert!(!kernels.is_empty(), "IRONVERBS_TEST_KERNEL is 6.1 or 6.12");
+    kernels
+}
 
 fn vm(options: &[&str], command: &str) -> Output {
     run(&[options, &["--", command]].concat())
@@ -52,7 +59,7 @@ fn both_streams_come_back_byte_for_byte_with_the_status() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("bytes");
     fs::write(&file, &all_bytes).unwrap();
-    for kernel in BOTH {
+    for kernel in kernels() {
         // The file's directory is not shared: the guest sees it as it sees everything on this machine.
         let command = format!(
             "cat {0}; uname -r >&2; echo late >/dev/stderr; echo lost >{0}; sleep 999 & exit 7",
@@ -70,7 +77,7 @@ fn both_streams_come_back_byte_for_byte_with_the_status() {
 #[test]
 #[ignore = "boots guests"]
 fn an_unprivileged_user_gets_a_device_and_a_shared_directory() {
-    for kernel in BOTH {
+    for kernel in kernels() {
         let dir = tempfile::Builder::new().prefix("with, comma").tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let file = dir.path().join("result.json");
@@ -112,7 +119,7 @@ fn an_unprivileged_user_gets_a_device_and_a_shared_directory() {
 #[test]
 #[ignore = "boots guests"]
 fn a_ping_over_one_device_works() {
-    for kernel in BOTH {
+    for kernel in kernels() {
         let script = &format!(
             "ibv_rc_pingpong -d rxe0 -g 1 -n 200 >/dev/null & {LISTENING}
             ibv_rc_pingpong -d rxe0 -g 1 -n 200 127.0.0.1 && wait $!"
@@ -126,7 +133,7 @@ fn a_ping_over_one_device_works() {
 #[test]
 #[ignore = "boots guests"]
 fn the_pair_talks_over_a_link_that_can_lose_packets() {
-    for kernel in BOTH {
+    for kernel in kernels() {
         // For every kind of GID and in both directions: 200 writes of 4 KiB are 800 packets of 1 KiB each way.
         // Not with ibv_rc_pingpong: each side ends with its last completion, and if the last acknowledgement is lost the
         // other tries for ever (rxe takes a retry count of 7 as no limit). ib_write_bw ends when both have all.
@@ -159,7 +166,7 @@ fn the_pair_talks_over_a_link_that_can_lose_packets() {
 #[test]
 #[ignore = "boots guests"]
 fn instructions_are_the_clock_under_icount() {
-    for kernel in BOTH {
+    for kernel in kernels() {
         // A loop of a fixed number of instructions takes the same virtual time on every machine and at every load.
         let script = &format!(
             "nproc; python3 -c '
@@ -186,7 +193,7 @@ print(runs[0], runs[2])'
 #[test]
 #[ignore = "boots guests"]
 fn adapters_are_driven_by_the_kernel_and_what_passes_is_recorded() {
-    for kernel in BOTH {
+    for kernel in kernels() {
         let dir = tempfile::tempdir().unwrap();
         let [log, record] = ["log", "record"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
         let command = format!(
@@ -210,21 +217,8 @@ fn adapters_are_driven_by_the_kernel_and_what_passes_is_recorded() {
 
 #[test]
 #[ignore = "boots guests"]
-fn a_warning_of_the_kernel_fails_the_run() {
-    // Of level 3 (an error) in the driver's name, and a warning of anybody's.
-    let command = "echo '<3>mlx5_core: a test of errors' >/dev/kmsg; echo 'WARNING: a test' >/dev/kmsg";
-    let output = vm(&["--device", "softcx", "--allow-log", "another test"], command);
-    assert_eq!(output.status.code(), Some(125));
-    let stderr = text(&output.stderr);
-    assert!(stderr.contains("WARNING: a test") && stderr.contains("mlx5_core: a test of errors"), "{stderr}");
-    let allowed = ["--device", "softcx", "--allow-log", "a test of err", "--allow-log", "^.*WARNING: a (test|try)$"];
-    assert_eq!(vm(&allowed, command).status.code(), Some(0));
-}
-
-#[test]
-#[ignore = "boots guests"]
 fn a_pair_shares_a_fabric_and_a_link() {
-    for kernel in BOTH {
+    for kernel in kernels() {
         let client = "cat /sys/class/infiniband/mlx5_0/ports/1/lid; hostname; ibv_rc_pingpong -d mlx5_0 -n 50 server";
         let server = "hostname >&2; ibv_rc_pingpong -d mlx5_0 -n 50";
         let output = pair(&["--kernel", kernel, "--device", "softcx"], server, client);
@@ -241,64 +235,88 @@ fn a_pair_shares_a_fabric_and_a_link() {
     }
 }
 
-#[test]
-#[ignore = "boots guests"]
-fn a_pair_ends_together() {
-    // The client never begins; it is stopped after its time; it fails by itself; it leaves the server alone.
-    for (server, client, status, least, most) in [
-        ("echo done; exit 3", "echo begun", 3, 0, 8),
-        ("(sleep 999 | cat) & sleep 22; exit 4", "sleep 999", 4, 30, 50),
-        ("sleep 999", "exit 5", 5, 28, 50),
-        ("exit 0", "exit 0", 0, 0, 8),
-    ] {
-        let begin = Instant::now();
-        let output = pair(&["--timeout", "150"], server, client);
-        let boots = Duration::from_secs(40);
-        assert_eq!(output.status.code(), Some(status), "{server} and {client}");
-        let took = begin.elapsed();
-        assert!(took > Duration::from_secs(least) && took < Duration::from_secs(most) + boots, "{took:?}");
-        assert!(!text(&output.stdout).contains("begun"), "the client began although the server had failed");
+/// What the kernel has no part in: with one of them it is enough.
+mod on_any_kernel {
+    use super::*;
+
+    #[test]
+    #[ignore = "boots guests"]
+    fn a_warning_of_the_kernel_fails_the_run() {
+        // Of level 3 (an error) in the driver's name, and a warning of anybody's.
+        let command = "echo '<3>mlx5_core: a test of errors' >/dev/kmsg; echo 'WARNING: a test' >/dev/kmsg";
+        let output = vm(&["--device", "softcx", "--allow-log", "another test"], command);
+        assert_eq!(output.status.code(), Some(125));
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("WARNING: a test") && stderr.contains("mlx5_core: a test of errors"), "{stderr}");
+        let allowed =
+            ["--device", "softcx", "--allow-log", "a test of err", "--allow-log", "^.*WARNING: a (test|try)$"];
+        assert_eq!(vm(&allowed, command).status.code(), Some(0));
     }
-}
 
-#[test]
-#[ignore = "boots guests"]
-fn a_command_that_does_not_end_is_a_time_out() {
-    let start = Instant::now();
-    let output = vm(&["--timeout", "75"], "echo begun; sleep 1000");
-    assert_eq!(output.status.code(), Some(124));
-    assert_eq!(text(&output.stdout), "begun\n");
-    assert!(text(&output.stderr).contains("time-out"), "{}", text(&output.stderr));
-    assert!(start.elapsed() < Duration::from_secs(100));
-}
+    #[test]
+    #[ignore = "boots guests"]
+    fn a_pair_ends_together() {
+        // The client never begins; it is stopped after its time; it fails by itself; it leaves the server alone.
+        for (server, client, status, least, most) in [
+            ("echo done; exit 3", "echo begun", 3, 0, 8),
+            ("(sleep 999 | cat) & sleep 22; exit 4", "sleep 999", 4, 30, 50),
+            ("sleep 999", "exit 5", 5, 28, 50),
+            ("exit 0", "exit 0", 0, 0, 8),
+        ] {
+            let begin = Instant::now();
+            let output = pair(&["--timeout", "150"], server, client);
+            let boots = Duration::from_secs(40);
+            assert_eq!(output.status.code(), Some(status), "{server} and {client}");
+            let took = begin.elapsed();
+            assert!(took > Duration::from_secs(least) && took < Duration::from_secs(most) + boots, "{took:?}");
+            assert!(!text(&output.stdout).contains("begun"), "the client began although the server had failed");
+        }
+    }
 
-#[test]
-#[ignore = "boots guests"]
-fn a_guest_that_goes_away_is_no_answer() {
-    let output = vm(&[], "echo begun; echo c >/proc/sysrq-trigger; sleep 1000");
-    assert_eq!(output.status.code(), Some(125));
-    assert_eq!(text(&output.stdout), "begun\n");
-    let stderr = text(&output.stderr);
-    assert!(stderr.contains("without an answer") && stderr.contains("Kernel panic"), "{stderr}");
-}
+    #[test]
+    #[ignore = "boots guests"]
+    fn a_command_that_does_not_end_is_a_time_out() {
+        let start = Instant::now();
+        let output = vm(&["--timeout", "75"], "echo begun; sleep 1000");
+        assert_eq!(output.status.code(), Some(124));
+        assert_eq!(text(&output.stdout), "begun\n");
+        assert!(text(&output.stderr).contains("time-out"), "{}", text(&output.stderr));
+        assert!(start.elapsed() < Duration::from_secs(100));
+    }
 
-#[test]
-#[ignore = "boots guests"]
-fn qemu_ends_with_the_tool_however_that_ends() {
-    let _one = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    for (signal, code) in [("INT", Some(130)), ("TERM", Some(143)), ("HUP", Some(129)), ("KILL", None)] {
-        let mut tool =
-            Command::new(env!("CARGO_BIN_EXE_vm")).args(["--", "sleep 1000"]).stdout(Stdio::null()).spawn().unwrap();
-        let qemu = child_of(tool.id());
-        // It has to be past setpriv, and the tool at its loop.
-        sleep(Duration::from_secs(2));
-        assert!(is_running(qemu), "QEMU did not start");
-        assert!(Command::new("kill").arg(format!("-{signal}")).arg(tool.id().to_string()).status().unwrap().success());
-        assert_eq!(tool.wait().unwrap().code(), code, "SIG{signal}");
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while is_running(qemu) {
-            assert!(Instant::now() < deadline, "QEMU goes on after SIG{signal}");
-            sleep(Duration::from_millis(50));
+    #[test]
+    #[ignore = "boots guests"]
+    fn a_guest_that_goes_away_is_no_answer() {
+        let output = vm(&[], "echo begun; echo c >/proc/sysrq-trigger; sleep 1000");
+        assert_eq!(output.status.code(), Some(125));
+        assert_eq!(text(&output.stdout), "begun\n");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("without an answer") && stderr.contains("Kernel panic"), "{stderr}");
+    }
+
+    #[test]
+    #[ignore = "boots guests"]
+    fn qemu_ends_with_the_tool_however_that_ends() {
+        let _one = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+        for (signal, code) in [("INT", Some(130)), ("TERM", Some(143)), ("HUP", Some(129)), ("KILL", None)] {
+            let mut tool = Command::new(env!("CARGO_BIN_EXE_vm"))
+                .args(["--", "sleep 1000"])
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            let qemu = child_of(tool.id());
+            // It has to be past setpriv, and the tool at its loop.
+            sleep(Duration::from_secs(2));
+            assert!(is_running(qemu), "QEMU did not start");
+            assert!(
+                Command::new("kill").arg(format!("-{signal}")).arg(tool.id().to_string()).status().unwrap().success()
+            );
+            assert_eq!(tool.wait().unwrap().code(), code, "SIG{signal}");
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while is_running(qemu) {
+                assert!(Instant::now() < deadline, "QEMU goes on after SIG{signal}");
+                sleep(Duration::from_millis(50));
+            }
         }
     }
 }

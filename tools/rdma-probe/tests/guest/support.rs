@@ -55,6 +55,16 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panicked".into())
 }
 
+/// Does the same with each, beside each other: what mostly waits for deadlines need not wait for them one by one.
+pub fn at_once<T: Send, const N: usize>(each: [T; N], what: impl Fn(T) + Sync) {
+    thread::scope(|scope| {
+        let running = each.map(|one| scope.spawn(|| what(one)));
+        for ended in running.map(|one| one.join()) {
+            ended.unwrap_or_else(|payload| resume_unwind(payload));
+        }
+    });
+}
+
 /// A TCP port that no earlier test used.
 pub fn fresh_port() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(18600);
