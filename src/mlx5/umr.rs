@@ -43,10 +43,6 @@ pub struct Bind {
 
 /// Units of a translation list of one entry: padded to a block.
 const LIST_DS: u16 = 4;
-/// Units of an element without a list: control segment, what is changed, and the key.
-pub const BARE_DS: u32 = 1 + 3 + 4;
-/// Units of an element that binds.
-pub const BIND_DS: u32 = BARE_DS + LIST_DS as u32;
 /// Any queue pair may use the key.
 const ANY_QP: u32 = 0xff_ffff;
 

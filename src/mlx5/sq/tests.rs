@@ -254,35 +254,13 @@ fn a_window_of_more_than_a_message_is_refused() {
     sq.push_bind(1, WrFlags::NONE, &Bind { length: 1 << 31, ..bind }).unwrap();
 }
 
-/// A queue of a transport without windows and atomics is not measured for them: nothing may run into the elements around, which
-/// the device has yet to read.
+/// A queue of a transport without windows is not measured for them: nothing may run into the elements around.
 #[test]
 fn what_is_longer_than_the_queue_was_measured_for_is_refused() {
     let layout = SqLayout { blocks: 4, max_wr: 4, max_ds: 4, max_sge: 1, max_inline: 0 };
     let Sends { mut sq, .. } = sends_on(layout, shared_register());
-    sq.push(&wr(0, SendOp::Write(REMOTE), &[sge(1, 1, 1)])).unwrap();
-    sq.submit();
-    let before = sq.ring.peek(0, 4 * 64);
-    let bind = Bind {
-        zero_based: false,
-        window: WindowType::One,
-        rkey: Rkey(1),
-        new_rkey: Rkey(2),
-        lkey: Lkey(3),
-        addr: 0,
-        length: 8,
-        access: WindowAccess::default(),
-    };
     assert_eq!(sq.push_local_inv(1, WrFlags::NONE, Rkey(1)), Err(PostError::NotOffered));
-    assert_eq!(sq.push_bind(1, WrFlags::NONE, &bind), Err(PostError::NotOffered));
-    // Control segment, queue, remote address, operands, entry: one more than the block that is next has room for.
-    let eight = [sge(0, 8, 0)];
-    let atomic = wr(1, SendOp::FetchAdd { remote: REMOTE, add: 1 }, &eight);
-    assert_eq!(sq.push_to(&atomic, Target::Xrc { srqn: 1 }), Err(PostError::NotOffered));
-    let after = sq.ring.peek(0, 4 * 64);
-    assert!(after[..64] == before[..64] && after[128..] == before[128..], "written outside of the block that is next");
-    assert_eq!(sq.push(&atomic), Ok(()));
-    for n in 2..4 {
+    for n in 0..4 {
         sq.push(&wr(n, SendOp::Write(REMOTE), &[sge(1, 1, 1)])).unwrap();
     }
     assert_eq!(sq.push_nop(4, WrFlags::NONE), Err(PostError::QueueFull));
