@@ -4,6 +4,7 @@ use crate::Test;
 use crate::support::{Device, Run};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 use std::process::Command;
 
 pub const TESTS: &[Test] = &[
@@ -58,6 +59,10 @@ fn info(device: &Device) {
             "max_vl_num" => in_brackets(&theirs) == port["max_vl_num"].as_u64(),
             "link_layer" => theirs == text(&port["link_layer"]),
             "transport" => theirs == format!("{} (0)", text(&d["transport"])),
+            "completion timestamp_mask" => number(&theirs) == attributes["completion_timestamp_mask"].as_u64(),
+            "hca_core_clock" => number(theirs.trim_end_matches("kHZ")) == attributes["hca_core_clock_khz"].as_u64(),
+            "max_cq_count" => number(&theirs) == attributes["max_cq_moderation_count"].as_u64(),
+            "max_cq_period" => number(&theirs) == attributes["max_cq_moderation_period_us"].as_u64(),
             "port" => number(&theirs) == d["port_details"][0]["port"].as_u64(),
             "max_tso"
             | "rx_hash_function"
@@ -86,7 +91,9 @@ fn gids(device: &Device) {
     let theirs: Vec<(String, String)> = c
         .iter()
         .filter_map(|(name, value)| {
-            Some((name.strip_prefix("GID[")?.trim_end_matches(']').trim().to_owned(), value.clone()))
+            // Of InfiniBand, whose GIDs have one type only, it is shown with every zero and without the type.
+            let zeros = value.parse::<Ipv6Addr>().map_or(value.clone(), |gid| format!("{gid}, IB"));
+            Some((name.strip_prefix("GID[")?.trim_end_matches(']').trim().to_owned(), zeros))
         })
         .collect();
     let ours = Run::probe(["gids", &device.name, "--json"]).expect(0).json();
