@@ -179,12 +179,18 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
     #[inline(always)]
     pub fn submit(&mut self) -> Result<(), PostError> {
         if !self.addresses.is_empty() {
-            self.addresses.release_before(self.ring.reached());
+            self.release_addresses();
         }
         if !self.ring.publish() && !self.unheard {
             return Ok(());
         }
         self.doorbell.ring(&mut self.unheard)
+    }
+
+    /// Apart from `submit`, which is part of every batch: a queue of datagrams alone has addresses.
+    #[inline(never)]
+    fn release_addresses(&mut self) {
+        self.addresses.release_before(self.ring.reached());
     }
 
     /// Forgets what was pushed and not submitted.
