@@ -21,7 +21,7 @@ pub struct Args {
     pub json: bool,
 
     /// Count on a software ConnectX under the kernel's own mlx5 driver instead. The JSON also has "held": {"operations": [{"id", "title",
-    /// "limit", "limit_any", "tracer": {"own", "any", "libmlx5"}}], "clock": [{"id", "title", "clock": {"own", "any", "libmlx5"}}]}, per request.
+    /// "limit", "tracer": {"own", "any", "libmlx5"}}], "clock": [{"id", "title", "clock": {"own", "any", "libmlx5"}}]}, per request.
     #[arg(long)]
     pub mlx5_driver: bool,
 
