@@ -292,17 +292,6 @@ pub struct ModifySrqCmd {
 }
 layout!(ModifySrqCmd, 8, mmap_info_addr @ 0);
 
-/// The driver's answer to creating an address handle.
-#[doc(alias = "rxe_create_ah_resp")]
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct CreateAhResp {
-    /// Zero, or what to name the address handle by in work requests.
-    pub ah_num: u32,
-    pub reserved: u32,
-}
-layout!(CreateAhResp, 8, ah_num @ 0);
-
 /// `enum ib_uverbs_wr_opcode`, those that are written here.
 pub mod opcode {
     pub const RDMA_WRITE: u32 = 0;

@@ -1,21 +1,20 @@
 //! Address handles: where a datagram goes.
 //!
-//! The kernel keeps the address under a number, which work requests name. A kernel that gives no number wants the whole
-//! address vector in each work request instead, with what it would have looked up itself.
+//! The kernel keeps the address under a number, and a work request may name that. The driver looks it up when the datagram leaves:
+//! in Linux 6.12 some time after the doorbell, by a worker of its own, so that the datagrams of an address handle that was dropped
+//! meanwhile would be lost. A work request with the whole address vector, in the form for kernels without such numbers, needs
+//! nothing but itself; it has in it what the kernel would have looked up.
 
-use super::abi::{CreateAhResp, RxeAv, network_type};
+use super::abi::{RxeAv, network_type};
 use crate::uverbs::attr::{AddressVector, GidEntry};
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::error::Error;
 use crate::uverbs::object::Handle;
 use crate::uverbs::types::Gid;
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// What work requests say of an address.
 pub struct RxeAh {
-    /// The kernel's number of it, or zero: then `vector` counts.
-    pub number: u32,
     pub vector: RxeAv,
 }
 
@@ -26,16 +25,18 @@ pub fn create_ah(
     av: &AddressVector,
     local: &GidEntry,
 ) -> Result<(Handle, RxeAh), Error> {
-    let mut response = CreateAhResp::default();
-    let handle = ctx.create_ah(pd, av, response.as_mut_bytes())?;
-    Ok((handle, RxeAh { number: response.ah_num, vector: vector(av, local) }))
+    // What is wrong with the address, the kernel says now.
+    let handle = ctx.create_ah(pd, av, &mut [])?;
+    let is_own = av.dgid == local.gid || ctx.gid_table()?.iter().any(|entry| entry.gid == av.dgid);
+    Ok((handle, RxeAh { vector: vector(av, local, is_own) }))
 }
 
-fn vector(av: &AddressVector, local: &GidEntry) -> RxeAv {
+/// `is_own`: the device has that GID itself.
+fn vector(av: &AddressVector, local: &GidEntry, is_own: bool) -> RxeAv {
     RxeAv {
         port_num: av.port_num,
         network_type: if local.gid.to_ipv4().is_some() { network_type::IPV4 } else { network_type::IPV6 },
-        dmac: link_address(av.dgid, local),
+        dmac: link_address(av.dgid, local, is_own),
         dgid: av.dgid.0,
         flow_label: av.flow_label,
         sgid_index: av.sgid_index,
@@ -61,9 +62,9 @@ fn socket_address(gid: Gid) -> [u8; 28] {
 
 /// The peer's link address, as far as the driver looks at it: it routes by the IP address, and compares this one with its
 /// own to find out that the peer is on the same device.
-fn link_address(dgid: Gid, local: &GidEntry) -> [u8; 6] {
+fn link_address(dgid: Gid, local: &GidEntry, is_own: bool) -> [u8; 6] {
     match (dgid.to_ipv4(), dgid.0) {
-        _ if dgid == local.gid => own_link_address(local).unwrap_or_default(),
+        _ if is_own => own_link_address(local).unwrap_or_default(),
         // RFC 1112, section 6.4.
         (Some(ip), _) if ip.is_multicast() => {
             let [_, b, c, d] = ip.octets();

@@ -55,30 +55,6 @@ impl<M: RingMemory> Producer<M> {
         self.mask.capacity()
     }
 
-    /// Slots of the ring.
-    pub fn slots(&self) -> usize {
-        self.mask.slots() as usize
-    }
-
-    /// The slot that the next entry is written into.
-    #[inline(always)]
-    pub fn next_slot(&self) -> usize {
-        self.next as usize
-    }
-
-    /// The slot that the kernel had reached when its index was last read.
-    #[inline(always)]
-    pub fn seen(&self) -> usize {
-        self.consumer as usize
-    }
-
-    /// The slot that the kernel has reached now.
-    #[inline(always)]
-    pub fn reached(&mut self) -> usize {
-        self.refresh();
-        self.seen()
-    }
-
     /// Entries that can be staged now.
     pub fn remaining(&mut self) -> u32 {
         self.refresh();

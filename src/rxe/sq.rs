@@ -6,7 +6,6 @@
 //! all stores of `SendEntry` stay inside the slot that the ring lends it.
 #![allow(unsafe_code)]
 
-use self::addresses::{Address, Addresses};
 use super::abi::{
     DmaInfo, RxeAv, SendState, SendWqe, SendWr, WrAtomic, WrFlush, WrMw, WrRdma, WrUd, opcode, send_flags,
 };
@@ -52,7 +51,6 @@ pub struct RxeSq<D = SendDoorbell, M = MappedRing> {
     max_inline: u32,
     /// Bytes of a datagram at most.
     max_datagram: u32,
-    addresses: Addresses,
     extras: Extras,
     owner: Owner,
     doorbell: D,
@@ -90,7 +88,6 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
             max_sge,
             max_inline,
             max_datagram: u32::MAX,
-            addresses: Addresses::default(),
             extras: Extras::default(),
             owner: Owner::default(),
             doorbell,
@@ -98,10 +95,9 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
         }
     }
 
-    /// From here on it takes datagrams, but none of more bytes: the kernel drops those and calls it a success.
+    /// From here on datagrams of more bytes are refused. The kernel drops them and calls it a success.
     pub fn set_max_datagram(&mut self, bytes: u32) {
         self.max_datagram = bytes;
-        self.addresses = Addresses::new(self.ring.slots(), self.ring.reached());
     }
 
     /// Whose it is; nobody's at first.
@@ -159,38 +155,23 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
         unsafe { self.ring.stage(entry) }
     }
 
-    /// As [`push`](Self::push), for a SEND on a datagram queue pair. `address` keeps `to.ah` alive in the kernel; it is let
-    /// go of when the datagram has left the queue, by a later [`submit`](Self::submit) at the earliest.
+    /// As [`push`](Self::push), for a SEND on a datagram queue pair.
     #[inline(always)]
-    pub fn push_to(&mut self, wr: &wr::SendWr<'_>, to: UdTo<'_>, address: Address) -> Result<(), PostError> {
+    pub fn push_to(&mut self, wr: &wr::SendWr<'_>, to: UdTo<'_>) -> Result<(), PostError> {
         let Self { max_sge, max_inline, extras, max_datagram: max_bytes, .. } = *self;
         let entry = SendEntry { wr, to: Some(to), max_sge, max_inline, max_bytes, extras };
-        let slot = self.ring.next_slot();
         // SAFETY: `new` checked that slots have room for an entry with these limits.
-        unsafe { self.ring.stage(entry) }?;
-        // The slot may be one that was given back since the last look.
-        self.addresses.release_before(self.ring.seen());
-        self.addresses.keep(slot, address);
-        Ok(())
+        unsafe { self.ring.stage(entry) }
     }
 
     /// Hands everything pushed to the kernel and rings the doorbell once. Does nothing if nothing was pushed, unless the
     /// last doorbell was refused.
     #[inline(always)]
     pub fn submit(&mut self) -> Result<(), PostError> {
-        if !self.addresses.is_empty() {
-            self.release_addresses();
-        }
         if !self.ring.publish() && !self.unheard {
             return Ok(());
         }
         self.doorbell.ring(&mut self.unheard)
-    }
-
-    /// Apart from `submit`, which is part of every batch: a queue of datagrams alone has addresses.
-    #[inline(never)]
-    fn release_addresses(&mut self) {
-        self.addresses.release_before(self.ring.reached());
     }
 
     /// Forgets what was pushed and not submitted.
@@ -202,7 +183,6 @@ impl<D: Doorbell, M: RingMemory> RxeSq<D, M> {
     /// Takes up the ring's indices anew, after the queue pair was modified to RESET.
     pub fn resync(&mut self) {
         self.ring.resync();
-        self.addresses.clear(self.ring.seen());
         self.unheard = false;
     }
 }
@@ -352,22 +332,19 @@ unsafe fn write_atomic(op: *mut u8, remote: wr::RemoteAddr, compare_add: u64, sw
     unsafe { op.cast::<WrAtomic>().write(form) };
 }
 
-/// Writes the destination: by the address handle's number, or whole where the kernel gave it none.
+/// Writes the destination, whole: a number of 0 says that the vector counts.
 ///
 /// # Safety
 ///
 /// `op` is the union of a writable [`SendWqe`].
 #[inline(always)]
 unsafe fn write_ud(op: *mut u8, to: UdTo<'_>) {
-    let ah_num = to.ah.number;
-    let form = WrUd { remote_qpn: to.qpn, remote_qkey: to.qkey, pkey_index: 0, reserved: 0, ah_num, pad: [0; 4] };
+    let form = WrUd { remote_qpn: to.qpn, remote_qkey: to.qkey, pkey_index: 0, reserved: 0, ah_num: 0, pad: [0; 4] };
     // SAFETY: passed on to the caller; the union holds one after the other exactly, and both are aligned to 8 there at
     // most, as `op` is.
     unsafe {
         op.cast::<WrUd>().write(form);
-        if ah_num == 0 {
-            op.add(size_of::<WrUd>()).cast::<RxeAv>().write(to.ah.vector);
-        }
+        op.add(size_of::<WrUd>()).cast::<RxeAv>().write(to.ah.vector);
     }
 }
 
@@ -439,7 +416,6 @@ fn check_atomic(remote: wr::RemoteAddr, length: u32, inline: u32) -> Result<(), 
     Ok(())
 }
 
-pub mod addresses;
 #[cfg(all(test, not(loom), target_endian = "little"))]
 mod golden;
 #[cfg(all(test, not(loom)))]

@@ -402,7 +402,7 @@ fn destroy_in_odd_order(ctx: &Arc<Ucontext>, objects: &mut Objects) {
     assert_eq!(ctx.info_handles(ObjectKind::Pd).unwrap(), vec![objects.other_pd.id()]);
 }
 
-/// Drops what something else still uses: it leaks, says so, and goes away with the context.
+/// Drops what something else still uses: it leaks, says so, and goes when that goes.
 fn leak_and_close(ctx: Arc<Ucontext>, memory: &[u64]) {
     let pd = ctx.alloc_pd(&mut []).unwrap();
     let channel = ctx.create_comp_channel().unwrap();
@@ -413,11 +413,13 @@ fn leak_and_close(ctx: Arc<Ucontext>, memory: &[u64]) {
     let (mr, ..) = unsafe { ctx.reg_mr(&pd, addr, 4096, addr, 0) }.unwrap();
     drop(pd);
     drop(cq);
-    drop(mr);
-    drop(qp);
     let leaks = ctx.leaks();
     let kinds: Vec<_> = leaks.iter().map(|leak| (leak.kind, leak.errno)).collect();
     assert_eq!(kinds, [(ObjectKind::Pd, Errno::EBUSY), (ObjectKind::Cq, Errno::EBUSY)], "{leaks:?}");
+    drop(mr);
+    assert_eq!(ctx.leaks().len(), 2, "the queue pair still uses them");
+    drop(qp);
+    assert_eq!(ctx.leaks(), vec![], "nothing uses them any more");
     drop(ctx);
     let gone = event::read_comp_events(channel.as_fd(), |e| panic!("{e}")).unwrap_err();
     assert!(matches!(gone, Error::DeviceGone { .. }), "{gone}");

@@ -13,15 +13,13 @@ use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::object::Handle;
 use crate::uverbs::types::{QKey, Qpn};
 use crate::uverbs::wc::Wc;
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 /// Address handle (AH): where a datagram goes, as far as the peer's port. With a queue pair number and a Q_Key it is a
 /// [`Destination`].
 ///
-/// It may be dropped at any time: where the device looks at it only when a datagram leaves (Soft-RoCE), the queue pair keeps it
-/// until the sends that name it are done, and lets go of it when it is posted to the next time, or dropped.
+/// It may be dropped as soon as the sends that name it are written: each of them holds the whole address.
 ///
 /// ```no_run
 /// # fn f(qp: &mut ironverbs::Qp<ironverbs::Any, ironverbs::Ud>, peer: ironverbs::Endpoint) -> Result<(), Box<dyn std::error::Error>> {
@@ -35,13 +33,8 @@ use std::sync::Arc;
 /// ```
 #[doc(alias = "ibv_ah")]
 pub struct AddressHandle {
-    inner: Arc<AhInner>,
-}
-
-/// What sends under way hold on to.
-struct AhInner {
     handle: Handle,
-    wire: AnyAh,
+    pub(super) wire: AnyAh,
     path: Path,
     pd: Arc<PdInner>,
 }
@@ -64,24 +57,12 @@ impl AddressHandle {
     /// Whether a queue pair of the protection domain with that identity may name it.
     #[inline(always)]
     pub(super) fn is_of(&self, pd: usize) -> bool {
-        self.inner.pd.identity() == pd
-    }
-
-    /// What work requests say of it.
-    #[inline(always)]
-    pub(super) fn wire(&self) -> &AnyAh {
-        &self.inner.wire
-    }
-
-    /// Keeps it alive in the kernel for as long as a send may name it.
-    #[inline(always)]
-    pub(super) fn kept(&self) -> Arc<dyn Any + Send + Sync> {
-        self.inner.clone()
+        self.pd.identity() == pd
     }
 
     /// What it was made from.
     pub fn path(&self) -> &Path {
-        &self.inner.path
+        &self.path
     }
 }
 
@@ -104,7 +85,7 @@ impl Pd {
         };
         let (handle, wire) = create_ah(&context.opened, &pd.handle, &av, local.as_ref())
             .map_err(|error| explain_route(error, context, &av))?;
-        Ok(AddressHandle { inner: Arc::new(AhInner { handle, wire, path: *path, pd: pd.clone() }) })
+        Ok(AddressHandle { handle, wire, path: *path, pd: pd.clone() })
     }
 }
 
@@ -150,9 +131,6 @@ impl<P: Provider> Qp<P, Ud> {
 
 impl fmt::Debug for AddressHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AddressHandle")
-            .field("handle", &self.inner.handle.id())
-            .field("path", &self.inner.path)
-            .finish()
+        f.debug_struct("AddressHandle").field("handle", &self.handle.id()).field("path", &self.path).finish()
     }
 }

@@ -226,7 +226,7 @@ fn destination(
     if !to.ah.is_of(owner.pd) {
         return Err(PostError::ForeignPd);
     }
-    let AnyAh::Mlx5(av) = to.ah.wire() else { return Err(PostError::ForeignPd) };
+    let AnyAh::Mlx5(av) = &to.ah.wire else { return Err(PostError::ForeignPd) };
     if length(&wr.payload) > u64::from(max_datagram) {
         return Err(PostError::DatagramTooLong);
     }

@@ -377,8 +377,8 @@ pub(crate) mod sealed {
             if !to.ah.is_of(RxeSq::owner(self).pd) {
                 return Err(PostError::ForeignPd);
             }
-            let AnyAh::Rxe(ah) = to.ah.wire() else { return Err(PostError::ForeignPd) };
-            RxeSq::push_to(self, wr, rxe::UdTo { ah, qpn: to.qpn.get(), qkey: to.qkey.0 }, to.ah.kept())
+            let AnyAh::Rxe(ah) = &to.ah.wire else { return Err(PostError::ForeignPd) };
+            RxeSq::push_to(self, wr, rxe::UdTo { ah, qpn: to.qpn.get(), qkey: to.qkey.0 })
         }
         fn push_nop(&mut self, _: u64, _: WrFlags) -> Result<(), PostError> {
             Err(PostError::NotOffered)

@@ -160,7 +160,7 @@ fn completion_queue_that_is_not_mapped_after_a_resize(target: &Target) {
     fault.fail_matching(|command| command.form() == CommandForm::Map, Errno::ENOMEM);
     let error = scene.cq.resize(200).unwrap_err();
     assert_eq!(error.errno(), Some(Errno::ENOMEM));
-    assert!(error.to_string().contains("resize_cq made the completion queue"), "{error}");
+    assert!(error.to_string().contains("the completion queue that resize_cq made cannot be mapped"), "{error}");
     fault.clear();
     let unmapped = |scene: &mut Scene| {
         assert_eq!(scene.cq.capacity(), 0);
@@ -198,7 +198,7 @@ fn shared_receive_queue_that_is_not_mapped_after_a_resize(target: &Target) {
     fault.fail_matching(|command| command.form() == CommandForm::Map, Errno::ENOMEM);
     let error = scene.srq.resize(100).unwrap_err();
     assert_eq!(error.errno(), Some(Errno::ENOMEM));
-    assert!(error.to_string().contains("modify_srq made the shared receive queue"), "{error}");
+    assert!(error.to_string().contains("the shared receive queue that modify_srq made cannot be mapped"), "{error}");
     fault.clear();
     let pool = Pool::new(&scene.pd, 1, 8).unwrap();
     let unmapped = |scene: &mut Scene| {

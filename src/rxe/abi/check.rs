@@ -31,7 +31,6 @@ fn structures_and_opcodes() {
                 sgid_addr,
                 dgid_addr,
             }),
-            structure!(CreateAhResp as "struct rxe_create_ah_resp" { ah_num, reserved }),
             structure!(CreateCqResp as "struct rxe_create_cq_resp" { mi }),
             structure!(ResizeCqResp as "struct rxe_resize_cq_resp" { mi }),
             structure!(CreateSrqResp as "struct rxe_create_srq_resp" { mi, srq_num, reserved }),

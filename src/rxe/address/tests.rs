@@ -2,6 +2,7 @@ use super::*;
 use crate::uverbs::attr::GidType;
 use crate::uverbs::types::PortNum;
 use std::net::IpAddr;
+use zerocopy::IntoBytes;
 
 fn gid(text: &str) -> Gid {
     Gid::from(text.parse::<IpAddr>().unwrap())
@@ -20,7 +21,7 @@ fn vector_to(peer: &str, local: &str) -> RxeAv {
         port_num: 1,
         ..Default::default()
     };
-    vector(&av, &local)
+    vector(&av, &local, false)
 }
 
 #[test]
