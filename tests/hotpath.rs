@@ -85,6 +85,7 @@ const FUNCTIONS: &[(&str, bool)] = &[
 ];
 
 #[test]
+#[ignore = "builds two optimized programs; tools/test runs it: cargo test --test hotpath -- --ignored"]
 fn post_and_poll_call_nothing_but_the_doorbell() {
     // As this workspace builds releases, and as a program does that says nothing about it.
     check_build("measured");
