@@ -16,6 +16,7 @@ pub use cause::Cause;
 pub use field::Field;
 pub use send::Layout;
 
+use crate::both;
 use crate::failure::{Failure, Kind as FailureKind};
 use crate::output::Output;
 use args::Decode;
@@ -155,21 +156,18 @@ impl Decoded {
 /// Decodes what the command line names, and prints each entry at once. The report has them for JSON. The failure tells that
 /// there was nothing, that it was too much, or that something is damaged.
 pub fn decode(args: &Decode, output: &mut Output) -> (Option<DecodeReport>, Result<(), Failure>) {
-    let mut told = Told { output, records: Vec::new(), weight: 0, count: 0, damaged: 0 };
+    let mut told = Told { output, records: Vec::new(), weight: 0, count: 0, damaged: 0, written: Ok(()) };
     let result = inputs(&args.input, |source, text| records_of(source, text, args, &mut |record| told.tell(record)));
-    let Told { records, count, damaged, .. } = told;
+    let Told { records, count, damaged, written, .. } = told;
     let report = (count > 0).then_some(DecodeReport { records });
-    if result.is_err() {
-        return (report, result);
-    }
-    let result = match (count, damaged) {
+    let found = result.and_then(|()| match (count, damaged) {
         (0, _) => Err(Failure::new(FailureKind::Usage, "there are no hexadecimal digits in the input")
             .hint("give the lines of a dump as an argument, in a file, or on standard input")),
         (_, 0) => Ok(()),
         (count, n) => Err(Failure::new(FailureKind::Data, format!("{n} of {count} entries are damaged or cut off"))
             .hint("each says what is wrong with it; --wqe, --recv-wqe, --srq-wqe, --cqe and --qp say what it is")),
-    };
-    (report, result)
+    });
+    (report, both(found, written))
 }
 
 impl From<input::TooMuch> for Failure {
@@ -187,6 +185,8 @@ struct Told<'a> {
     weight: usize,
     count: usize,
     damaged: usize,
+    /// Whether the text of all of them could be written.
+    written: Result<(), Failure>,
 }
 
 impl Told<'_> {
@@ -201,13 +201,17 @@ impl Told<'_> {
             }
         }
         let between = if self.count == 0 { "" } else { "\n" };
-        self.output.text(format_args!("{between}{record}"))?;
+        if self.written.is_ok() {
+            self.written = self.output.text(format_args!("{between}{record}"));
+        }
         self.count += 1;
         self.damaged += usize::from(!record.problems.is_empty());
         if self.output.makes_json() {
+            // There it is complete, even if no more text can be written.
             self.records.push(record);
+            return Ok(());
         }
-        Ok(())
+        std::mem::replace(&mut self.written, Ok(()))
     }
 }
 

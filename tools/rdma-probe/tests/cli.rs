@@ -161,7 +161,14 @@ fn whatever_cannot_be_written_is_8() {
 #[test]
 fn what_can_be_written_is() {
     let path = std::env::temp_dir().join(format!("rdma-probe-cli-{}.json", std::process::id()));
-    for command in [&["info", "--sim"][..], &["caps", "--sim"], &["list", "--sim"], &["ping", "--sim", "--loopback"]] {
+    let entries = "0000050a 00004101 00000008 00000000\n\n".repeat(2);
+    for command in [
+        &["info", "--sim"][..],
+        &["caps", "--sim"],
+        &["list", "--sim"],
+        &["ping", "--sim", "--loopback"],
+        &["decode", &entries],
+    ] {
         let json = format!("--json={}", path.display());
         let output = probe(&[command, &[json.as_str()]].concat()).stdout(full()).output().unwrap();
         assert_eq!(output.status.code(), Some(8), "{command:?}");
@@ -169,6 +176,10 @@ fn what_can_be_written_is() {
         let json: serde_json::Value =
             serde_json::from_str(&text).unwrap_or_else(|e| panic!("{command:?}: {e}: {text}"));
         assert_eq!((&json["exit_code"], &json["error"]["kind"]), (&8.into(), &"output".into()), "{command:?}");
+        assert!(!json["result"].is_null(), "{command:?}");
+        if command[0] == "decode" {
+            assert_eq!(json["result"]["records"].as_array().unwrap().len(), 2);
+        }
     }
     std::fs::remove_file(path).unwrap();
 }
