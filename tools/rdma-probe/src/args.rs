@@ -206,7 +206,8 @@ pub struct Ping {
     /// Give up when the peer has been silent for so many seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub timeout: Duration,
-    /// Give up when no connection has come about in so many seconds
+    /// Give up when no connection has come about in so many seconds. Where nobody listens, a client tries again for a tenth of
+    /// them, and for 3 s at least
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub connect_timeout: Duration,
     /// Address on which the server listens [default: all]

@@ -24,7 +24,7 @@ mod tests;
 
 pub use callers::{Aside, Listener};
 pub use error::ExchangeError;
-pub use tcp::{REFUSED_GRACE, REFUSED_PAUSE, pause, resolve};
+pub use tcp::{REFUSED_PAUSE, is_called, is_own_shortage, pause, refused_grace, resolve};
 
 use crate::stop::Stop;
 use crate::wait::Deadline;

@@ -79,9 +79,10 @@ impl Run<'_> {
     fn client<H: Half>(self, host: &str) -> Result<(), Failure> {
         let Self { place, meeting: _, output, report } = self;
         let args = place.args;
+        let deadline = Deadline::after(args.connect_timeout);
         let conversation = Conversation::connect(host, args.port, limits(args), place.stop)?;
         if let Some(sim) = place.machine.sim() {
-            meet(sim, args.port, conversation.local()?)?;
+            meet(sim, args.port, conversation.local()?, &deadline, place.stop)?;
         }
         let peer = conversation.peer();
         let half = H::new(place, Role::Client, Reach::first(place, family_of(peer)))?;
@@ -176,7 +177,7 @@ pub fn measure<P: Player>(
 
 /// A simulated end is found wanting over another socket than TCP, and the one that finds out ends the conversation.
 fn broken_off(error: ExchangeError, place: &Place<'_>) -> Failure {
-    let is_end = matches!(error, ExchangeError::Closed { got: 0, .. } | ExchangeError::Broken { .. });
+    let is_end = matches!(error.trouble(), ExchangeError::Closed { got: 0, .. } | ExchangeError::Broken { .. });
     let failure = Failure::from(error);
     if !is_end || !place.machine.is_simulated() {
         return failure;

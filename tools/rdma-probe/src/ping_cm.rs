@@ -1,7 +1,7 @@
 //! `rdma-probe ping --cm`: the kernel's connection manager brings the ends together.
 
 use crate::args::Ping;
-use crate::exchange::{REFUSED_GRACE, REFUSED_PAUSE, pause};
+use crate::exchange::{REFUSED_PAUSE, pause, refused_grace};
 use crate::failure::{Failure, Kind};
 use crate::half::prepare;
 use crate::machine::Machine;
@@ -41,7 +41,7 @@ pub fn ping(
         }
     };
     let deadline = Deadline::after(args.connect_timeout);
-    let grace = Deadline::after(REFUSED_GRACE.min(args.connect_timeout));
+    let grace = Deadline::after(refused_grace(args.connect_timeout));
     loop {
         let searched = Instant::now();
         let (role, meeting, begin) = match (&args.host, &listener) {

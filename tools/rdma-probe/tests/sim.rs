@@ -216,7 +216,9 @@ fn a_thousand_iterations_take_seconds() {
 #[test]
 fn either_end_may_be_started_first() {
     let port = fresh_port();
-    let client = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port, "localhost"]));
+    // It tries again for a tenth of its time.
+    let patient = ["ping", "--sim", "-n", "10", "-r", "8", "-p", &port, "--connect-timeout", "300", "localhost"];
+    let client = Run::start(&mut probe(patient));
     std::thread::sleep(Duration::from_millis(300));
     let server = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port]));
     expect(client.end(), 0);
@@ -489,25 +491,91 @@ fn every_entry_of_a_ping_is_traced_with_its_time() {
 }
 
 /// Callers who say nothing, on both of the ways that a client comes.
+struct Crowd {
+    _tcp: Vec<TcpStream>,
+    _network: Vec<std::os::unix::net::UnixStream>,
+}
+
+impl Crowd {
+    /// As many on each way.
+    fn of(size: usize, port: &str) -> Self {
+        let (number, address) = (port.parse::<u16>().unwrap(), meeting(port));
+        let network = |n| {
+            let caller = std::os::unix::net::UnixStream::connect_addr(&address);
+            caller.unwrap_or_else(|e| panic!("caller {n}: {e}"))
+        };
+        Self {
+            _tcp: (0..size).map(|_| TcpStream::connect(("127.0.0.1", number)).unwrap()).collect(),
+            _network: (0..size).map(network).collect(),
+        }
+    }
+}
+
+/// More than a server listens to at once; and then more than it has descriptors for.
 #[test]
 fn a_crowd_of_silent_callers_does_not_keep_the_client_waiting() {
+    for descriptors in ["1024", "60"] {
+        let port = fresh_port();
+        let args = ["ping", "--sim", "-n", "50", "-p", &port];
+        let script = format!("ulimit -n {descriptors} && exec \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_rdma-probe")]).args(args);
+        let mut server = Run::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
+        let text = server.until_it_waits();
+        let crowd = Crowd::of(150, &port);
+        let begin = Instant::now();
+        expect(run(args.into_iter().chain(["127.0.0.1"])), 0);
+        expect(server.end(), 0);
+        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+        drop((crowd, text));
+    }
+}
+
+/// A server that can let nobody in waits until it can, and does not spin meanwhile.
+#[test]
+fn a_server_without_descriptors_waits_for_some() {
+    let port = fresh_port();
+    let args = ["ping", "--sim", "-n", "50", "-p", &port];
+    let mut server = Run::start(&mut probe(args));
+    let text = server.until_it_waits();
+    let pid = server.child().id();
+    let is_free = |fd: &usize| !std::path::Path::new(&format!("/proc/{pid}/fd/{fd}")).exists();
+    let limit = |most: usize| {
+        let option = format!("--nofile={most}:");
+        Command::new("prlimit").args(["--pid", &pid.to_string(), &option]).status().unwrap().success()
+    };
+    assert!(limit((0..).find(is_free).unwrap()));
+    // Clock ticks, a hundredth of a second each.
+    let busy = || -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum()
+    };
+    let crowd = Crowd::of(3, &port);
+    let before = busy();
+    std::thread::sleep(Duration::from_secs(2));
+    let spent = busy() - before;
+    assert!(server.child().try_wait().unwrap().is_none(), "the server waits on");
+    assert!(spent < 20, "{spent} ticks");
+    assert!(limit(1000));
+    expect(run(args.into_iter().chain(["127.0.0.1"])), 0);
+    expect(server.end(), 0);
+    drop((crowd, text));
+}
+
+/// Somebody who is no client, and alone: a look at the port, a request for a page.
+#[test]
+fn a_look_at_the_port_does_not_end_the_server() {
     let port = fresh_port();
     let mut server = Run::start(&mut probe(["ping", "--sim", "-n", "50", "-p", &port]));
     let text = server.until_it_waits();
-    let number = port.parse::<u16>().unwrap();
-    let silent: Vec<TcpStream> = (0..400).map(|_| TcpStream::connect(("127.0.0.1", number)).unwrap()).collect();
-    let address = meeting(&port);
-    let mut crowd = Vec::new();
-    while crowd.len() < 400 {
-        // The door is crowded for a moment only.
-        match std::os::unix::net::UnixStream::connect_addr(&address) {
-            Ok(stream) => crowd.push(stream),
-            Err(e) => panic!("caller {}: {e}", crowd.len()),
-        }
+    for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n"] {
+        let mut stream = TcpStream::connect(("127.0.0.1", port.parse().unwrap())).unwrap();
+        stream.write_all(said).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // It is closed by the server.
+        let _ = stream.read_to_end(&mut Vec::new());
     }
-    let begin = Instant::now();
     expect(run(["ping", "--sim", "-n", "50", "-p", &port, "127.0.0.1"]), 0);
     expect(server.end(), 0);
-    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
-    drop((silent, crowd, text));
+    drop(text);
 }

@@ -1,5 +1,5 @@
 //! A port on which one client is awaited, among callers that may be none: who says nothing, or something else, keeps nobody
-//! from being heard.
+//! from being heard, and ends no wait. What was wrong with the last of them is told if no client comes.
 
 use super::tcp;
 use super::{Conversation, ExchangeError, Limits, Result};
@@ -10,23 +10,38 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
-/// Callers that are listened to at once. One more takes the place of the one that is waited for longest: a client speaks as
-/// soon as it is connected.
+/// Callers that are listened to at once, as far as the process may have descriptors. One more takes the place of the one that
+/// is waited for longest, if that has nothing to say: a client speaks as soon as it is connected.
 const MOST_CALLERS: usize = 128;
+
+/// How long callers are left alone where there are no descriptors for them.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(50);
 
 /// What else has to be looked after while a client is awaited.
 pub trait Aside {
     /// Readable when there is something to do.
     fn fd(&self) -> BorrowedFd<'_>;
-    /// Does it, without waiting.
-    fn attend(&mut self);
+    /// Does it, without waiting. False if it cannot be done now, and is to be tried again in a moment.
+    fn attend(&mut self) -> bool;
 }
 
 /// A port on which one client is awaited.
 pub struct Listener {
     listener: TcpListener,
     local: SocketAddr,
+}
+
+/// Connections of which one may be the client's.
+#[derive(Default)]
+struct Callers {
+    /// Those that have yet to say something, or the rest of it; who is waited for longest comes first.
+    silent: VecDeque<Caller>,
+    /// Who has said all that a client says.
+    client: Option<Caller>,
+    /// What was wrong with the last one that was none.
+    trouble: Option<ExchangeError>,
 }
 
 /// A connection that may be the client's.
@@ -68,8 +83,6 @@ impl Listener {
 
     /// Waits for a client: the first caller from which `count` addresses have come, the first half of the server's part. The
     /// port is closed then, and so are the other callers: there is one peer.
-    ///
-    /// Fails with what is wrong with a caller when no other is there.
     pub fn client<'a>(
         self,
         count: usize,
@@ -78,63 +91,97 @@ impl Listener {
         mut aside: Option<&mut dyn Aside>,
     ) -> Result<(Conversation<'a>, Vec<Address>)> {
         let arrival = Deadline::after(limits.connect);
-        let mut callers: VecDeque<Caller> = VecDeque::new();
+        let mut callers = Callers::default();
+        let mut open = true;
         loop {
-            if let Some(aside) = &mut aside {
-                aside.attend();
+            let mut room = aside.as_mut().is_none_or(|aside| aside.attend());
+            if open {
+                // Once more when the time is over: for those who came in time.
+                open = !arrival.passed();
+                room &= self.admit(&mut callers, count, limits)?;
             }
-            let late = arrival.passed();
-            while !late && let Some(caller) = self.next(count, limits)? {
-                if callers.len() == MOST_CALLERS {
-                    callers.pop_front();
-                }
-                callers.push_back(caller);
+            callers.hear();
+            if let Some(client) = callers.client {
+                return client.into_conversation(limits, stop);
             }
-            let mut trouble = None;
-            let mut still = VecDeque::with_capacity(callers.len());
-            for mut caller in callers {
-                match caller.hear() {
-                    Ok(true) => return caller.into_conversation(limits, stop),
-                    Ok(false) => still.push_back(caller),
-                    Err(e) => trouble = Some(e),
-                }
+            if !open && callers.silent.is_empty() {
+                let last = callers.trouble.map(Box::new);
+                return Err(ExchangeError::NobodyCame { local: self.local, waited: arrival.limit(), last });
             }
-            callers = still;
-            match trouble {
-                Some(trouble) if callers.is_empty() => return Err(trouble),
-                _ => {}
+            let mut fds: Vec<BorrowedFd<'_>> = callers.silent.iter().map(|caller| caller.stream.as_fd()).collect();
+            if room {
+                fds.extend(open.then(|| self.listener.as_fd()));
+                fds.extend(aside.as_ref().map(|aside| aside.fd()));
             }
-            if late && callers.is_empty() {
-                return Err(ExchangeError::NobodyCame { local: self.local, waited: arrival.limit() });
-            }
-            let mut fds: Vec<BorrowedFd<'_>> = callers.iter().map(|caller| caller.stream.as_fd()).collect();
-            if !late {
-                fds.push(self.listener.as_fd());
-            }
-            fds.extend(aside.as_ref().map(|aside| aside.fd()));
-            let first = (!late).then_some(arrival).into_iter().chain(callers.iter().map(|caller| caller.deadline));
-            let deadline = first.min_by_key(|deadline| deadline.left()).unwrap_or(arrival);
+            let ends = callers.silent.iter().map(|caller| caller.deadline).chain(open.then_some(arrival));
+            let ends = ends.chain((!room).then(|| Deadline::after(NO_ROOM_PAUSE)));
+            let deadline = ends.min_by_key(|deadline| deadline.left()).unwrap_or(arrival);
             if wait_for_any(&fds, &deadline, stop).map_err(ExchangeError::Wait)? == Ready::Stopped {
                 return Err(ExchangeError::Stopped);
             }
         }
     }
 
-    /// A caller that is there.
-    fn next(&self, count: usize, limits: Limits) -> Result<Option<Caller>> {
-        loop {
+    /// Takes in who has called. False if there is no room for one.
+    fn admit(&self, callers: &mut Callers, count: usize, limits: Limits) -> Result<bool> {
+        // Not all at once: those who are in have to be heard, too.
+        for _ in 0..MOST_CALLERS {
             match self.listener.accept() {
                 Ok((stream, peer)) => {
                     stream.set_nonblocking(true).map_err(|source| ExchangeError::Broken { peer, source })?;
                     let deadline = Deadline::after(limits.silence);
-                    return Ok(Some(Caller { stream, peer, deadline, records: vec![0; count * RECORD_LEN], got: 0 }));
+                    callers.add(Caller { stream, peer, deadline, records: vec![0; count * RECORD_LEN], got: 0 });
                 }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(true),
                 // A client that gave up between its arrival and now is not the one waited for.
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(e) if tcp::is_shortage(&e) => {
+                    if !tcp::is_called(&self.listener) {
+                        return Ok(true);
+                    }
+                    if !tcp::is_own_shortage(&e) || !callers.part_with_oldest() {
+                        return Ok(false);
+                    }
+                }
                 Err(source) => return Err(ExchangeError::Listen { local: self.local, source }),
             }
         }
+        Ok(true)
+    }
+}
+
+impl Callers {
+    fn add(&mut self, caller: Caller) {
+        if self.silent.len() == MOST_CALLERS {
+            self.part_with_oldest();
+        }
+        self.silent.push_back(caller);
+    }
+
+    /// Hears all of them.
+    fn hear(&mut self) {
+        for _ in 0..self.silent.len() {
+            let still = self.hear_oldest();
+            self.silent.extend(still);
+        }
+    }
+
+    /// Closes the oldest, unless it has become the client meanwhile. False if there is none.
+    fn part_with_oldest(&mut self) -> bool {
+        let any = !self.silent.is_empty();
+        self.hear_oldest();
+        any
+    }
+
+    /// Hears the oldest, and takes it out. Returned if it may yet say more.
+    fn hear_oldest(&mut self) -> Option<Caller> {
+        let mut caller = self.silent.pop_front()?;
+        match caller.hear() {
+            Ok(false) => return Some(caller),
+            Ok(true) => _ = self.client.get_or_insert(caller),
+            Err(e) => self.trouble = Some(e),
+        }
+        None
     }
 }
 

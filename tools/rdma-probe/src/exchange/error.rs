@@ -34,12 +34,14 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// No client came.
-    #[error("no client connected to {local} within {waited:?}")]
+    #[error("no client connected to {local} within {waited:?}{}", last_caller(.last.as_deref()))]
     NobodyCame {
         /// The local address.
         local: SocketAddr,
         /// How long was waited.
         waited: Duration,
+        /// Others may have called: why the last of them was none.
+        last: Option<Box<Self>>,
     },
     /// The peer is connected, but sends nothing, or stopped in the middle.
     #[error("{peer} sent {got} of the {need} bytes of {what} and then nothing for {waited:?}")]
@@ -101,7 +103,19 @@ pub enum ExchangeError {
     Wait(io::Error),
 }
 
+fn last_caller(trouble: Option<&ExchangeError>) -> String {
+    trouble.map_or(String::new(), |trouble| format!("; the last caller was none: {trouble}"))
+}
+
 impl ExchangeError {
+    /// What was wrong with the last caller, if there was none that was right; otherwise this.
+    pub fn trouble(&self) -> &Self {
+        match self {
+            Self::NobodyCame { last: Some(last), .. } => last,
+            _ => self,
+        }
+    }
+
     /// The peer sent these bytes.
     pub(super) fn garbage(peer: SocketAddr, bytes: &[u8], source: RecordError) -> Self {
         Self::Garbage { peer, excerpt: wire::excerpt(bytes), source }
@@ -111,7 +125,7 @@ impl ExchangeError {
 impl From<ExchangeError> for Failure {
     fn from(e: ExchangeError) -> Self {
         use ExchangeError as E;
-        let (kind, hint) = match &e {
+        let (kind, hint) = match e.trouble() {
             E::Stopped => return Failure::interrupted(),
             E::Connect { source, .. } if source.kind() == ErrorKind::ConnectionRefused => {
                 (Kind::Peer, Some("is the server running there, on that port?"))

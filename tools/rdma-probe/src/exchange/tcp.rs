@@ -3,7 +3,8 @@
 use super::{ExchangeError, Result};
 use crate::stop::Stop;
 use crate::wait::{Deadline, Ready, wait};
-use nix::poll::PollFlags;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -12,8 +13,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// For how long a client tries again after its connection was refused: its server may be starting at this moment.
-pub const REFUSED_GRACE: Duration = Duration::from_secs(3);
+/// For how long a client tries again after its connection was refused: its server may be starting at this moment. Who gives
+/// it long for the connection gives it longer.
+pub fn refused_grace(limit: Duration) -> Duration {
+    Duration::from_secs(3).max(limit / 10).min(limit)
+}
+
 pub const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Connects to the first of `addresses` that accepts.
@@ -22,7 +27,7 @@ pub fn connect_patiently(
     deadline: &Deadline,
     stop: &Stop,
 ) -> Result<(TcpStream, SocketAddr)> {
-    let grace = Deadline::after(REFUSED_GRACE.min(deadline.limit()));
+    let grace = Deadline::after(refused_grace(deadline.limit()));
     loop {
         match connect_first(addresses, deadline, stop) {
             Err(ExchangeError::Connect { source, .. })
@@ -45,6 +50,25 @@ pub fn listen(local: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
+}
+
+/// Whether a caller could not be let in for want of something that there may be again in a moment.
+pub fn is_shortage(e: &io::Error) -> bool {
+    is_own_shortage(e) || [Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM].contains(&Errno::from_raw(code(e)))
+}
+
+/// Whether it is this process that has no descriptor left.
+pub fn is_own_shortage(e: &io::Error) -> bool {
+    code(e) == Errno::EMFILE as i32
+}
+
+fn code(e: &io::Error) -> i32 {
+    e.raw_os_error().unwrap_or(0)
+}
+
+/// Whether somebody waits to be let in: without a descriptor left, `accept` fails before it looks.
+pub fn is_called(listener: &impl AsFd) -> bool {
+    poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 /// Looks the host's addresses up, on a thread of its own: a resolver may hang for longer than the deadline.
@@ -90,7 +114,7 @@ fn connect(peer: SocketAddr, deadline: &Deadline, stop: &Stop) -> Result<io::Res
         let socket = Socket::new(Domain::for_address(peer), Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         match socket.connect(&SockAddr::from(peer)) {
-            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::EINPROGRESS as i32) => Ok((socket, false)),
+            Err(e) if e.raw_os_error() == Some(Errno::EINPROGRESS as i32) => Ok((socket, false)),
             other => other.map(|()| (socket, true)),
         }
     };

@@ -15,8 +15,10 @@
 //! connect to it, so both ends ask the kernel who the other is, and talk to processes of the same user only.
 
 use super::{Sim, SimLink};
-use crate::exchange::Aside;
+use crate::exchange::{Aside, is_called, is_own_shortage, pause};
 use crate::failure::{Failure, Kind};
+use crate::stop::Stop;
+use crate::wait::Deadline;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -26,8 +28,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Connections that are kept, of each kind: those that have said who they are, and those that have yet to. One more takes the
 /// place of the oldest: others than the client's may be of clients that came to nothing.
@@ -115,8 +116,8 @@ impl Aside for Meeting {
     }
 
     /// Lets callers in: who is not taken in time finds the door closed.
-    fn attend(&mut self) {
-        loop {
+    fn attend(&mut self) -> bool {
+        let done = loop {
             match self.listener.accept() {
                 Ok((stream, _)) if is_own(&stream) && stream.set_nonblocking(true).is_ok() => {
                     self.silent.push_back(stream);
@@ -126,11 +127,13 @@ impl Aside for Meeting {
                 }
                 Ok(_) => {}
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                // Nobody else is there; or that cannot be known now, and is asked again.
-                Err(_) => break,
+                Err(e) if is_own_shortage(&e) && is_called(&self.listener) && self.forget_oldest() => {}
+                // Nobody else is there, or cannot be let in now.
+                Err(e) => break e.kind() == ErrorKind::WouldBlock || !is_called(&self.listener),
             }
-        }
+        };
         self.hear();
+        done
     }
 }
 
@@ -160,6 +163,12 @@ impl Meeting {
         }
         self.silent.drain(..self.silent.len().saturating_sub(MOST_CALLERS));
         self.known.drain(..self.known.len().saturating_sub(MOST_CALLERS));
+    }
+
+    /// Makes room for another caller. False if nobody is here.
+    fn forget_oldest(&mut self) -> bool {
+        self.hear();
+        self.silent.pop_front().is_some() || self.known.pop_front().is_some()
     }
 
     /// Makes one network of `sim` and that of the client at `peer`, which has sent its record already.
@@ -204,8 +213,8 @@ fn read_hello(mut stream: &UnixStream) -> Heard {
 
 /// Makes one network of `sim` and that of the server on TCP port `port` of this machine. `own` is this end of the TCP
 /// connection to it.
-pub fn meet(sim: &Sim, port: u16, own: SocketAddr) -> Result<(), Failure> {
-    let mut stream = connect(port).map_err(|e| {
+pub fn meet(sim: &Sim, port: u16, own: SocketAddr, deadline: &Deadline, stop: &Stop) -> Result<(), Failure> {
+    let mut stream = connect(port, deadline, stop)?.map_err(|e| {
         let text = format!("there is no simulated network of TCP port {port} on this machine: {e}");
         Failure::new(Kind::Peer, text).hint("start the server with --sim, too, on this machine and as the same user")
     })?;
@@ -217,15 +226,20 @@ pub fn meet(sim: &Sim, port: u16, own: SocketAddr) -> Result<(), Failure> {
     sim.host.fabric().bridge(stream).map_err(|e| cannot_join(&e))
 }
 
-/// Waits for a moment where there is a crowd: a server that does not take its callers is none.
-fn connect(port: u16) -> io::Result<UnixStream> {
-    let begin = Instant::now();
-    loop {
+/// Waits for a moment where there is a crowd: a server that does not take its callers is none. The inner error is the door's;
+/// the outer one ends the wait for it.
+fn connect(port: u16, deadline: &Deadline, stop: &Stop) -> Result<io::Result<UnixStream>, Failure> {
+    let patience = Deadline::after(CROWDED.min(deadline.left()));
+    let knock = || -> io::Result<UnixStream> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
-        match socket.connect(&SockAddr::unix(format!("\0{}", name(port)))?) {
-            Err(e) if e.kind() == ErrorKind::WouldBlock && begin.elapsed() < CROWDED => thread::sleep(CROWDED_PAUSE),
-            other => return other.map(|()| UnixStream::from(OwnedFd::from(socket))),
+        socket.connect(&SockAddr::unix(format!("\0{}", name(port)))?)?;
+        Ok(UnixStream::from(OwnedFd::from(socket)))
+    };
+    loop {
+        match knock() {
+            Err(e) if e.kind() == ErrorKind::WouldBlock && !patience.passed() => pause(CROWDED_PAUSE, stop)?,
+            answer => return Ok(answer),
         }
     }
 }
@@ -238,6 +252,7 @@ fn cannot_join(e: &io::Error) -> Failure {
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
 
     fn hello() -> Hello {
         Hello::new(SimLink::Ib, "127.0.0.1:18515".parse().unwrap())
@@ -254,6 +269,15 @@ mod tests {
             damaged[at] ^= 0x80;
             assert_eq!(Hello::decode(&damaged), None, "byte {at}");
         }
+    }
+
+    /// As a client knocks that has time.
+    fn connect(port: u16) -> io::Result<UnixStream> {
+        super::connect(port, &Deadline::after(CROWDED), &Stop::never().unwrap()).unwrap()
+    }
+
+    fn meet(sim: &Sim, port: u16, own: SocketAddr) -> Result<(), Failure> {
+        super::meet(sim, port, own, &Deadline::after(CROWDED), &Stop::never().unwrap())
     }
 
     /// A pair of addresses of a real connection; the port is not used by anybody else meanwhile.
@@ -293,5 +317,23 @@ mod tests {
         meet(&Sim::new(SimLink::Ib, 1), port, own).unwrap();
         let other = meeting.join(&sim, own).unwrap_err().to_string();
         assert!(other.contains("InfiniBand") && other.contains("RoCE"), "{other}");
+    }
+
+    #[test]
+    fn a_crowd_holds_up_neither_a_stop_nor_the_deadline() {
+        let (_tcp, _stream, port) = tcp();
+        // A door with room for one, who is not let in.
+        let door = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        door.bind(&SockAddr::unix(format!("\0{}", name(port))).unwrap()).unwrap();
+        door.listen(0).unwrap();
+        let _first = connect(port).unwrap();
+        let begin = Instant::now();
+        let stop = Stop::never().unwrap();
+        let late = super::connect(port, &Deadline::after(Duration::from_millis(50)), &stop).unwrap();
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::WouldBlock);
+        stop.asker().unwrap().ask();
+        let stopped = super::connect(port, &Deadline::after(CROWDED), &stop);
+        assert_eq!(stopped.unwrap_err().kind, Kind::Interrupted);
+        assert!(begin.elapsed() < CROWDED / 2, "{:?}", begin.elapsed());
     }
 }

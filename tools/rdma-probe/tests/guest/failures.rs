@@ -127,10 +127,11 @@ fn port_taken(device: &Device) {
     Run::probe(["ping", "-d", &device.name, "-p", &port]).expect_failure(2, &["cannot listen", &port, "--port"]);
 }
 
-/// Runs our server against a client made of `talk`.
+/// Runs our server against a client made of `talk`; nobody else comes.
 fn server_against(device: &Device, talk: impl FnOnce(TcpStream)) -> crate::support::Ended {
     let port = fresh_port();
-    let server = Run::start_probe(["ping", "-d", &device.name, "-p", &port, "--timeout", "1"]);
+    let limits = ["--timeout", "1", "--connect-timeout", "2"];
+    let server = Run::start_probe([&["ping", "-d", &device.name, "-p", &port][..], &limits].concat());
     until_listening(&port);
     talk(TcpStream::connect(format!("127.0.0.1:{port}")).unwrap());
     server.end()
@@ -142,7 +143,7 @@ fn garbage_client(device: &Device) {
         s.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
         keep(s);
     })
-    .expect_failure(5, &["another protocol", "GET / HTTP"]);
+    .expect_failure(5, &["no client connected", "another protocol", "GET / HTTP"]);
     server_against(device, |mut s| s.write_all(b"0000:000011:").unwrap())
         .expect_failure(5, &["closed", "12 of the 52"]);
     server_against(device, drop).expect_failure(5, &["closed"]);
@@ -229,7 +230,8 @@ fn other_transports(device: &Device) {
         for client_speaks in TRANSPORTS.into_iter().filter(|t| *t != server_speaks) {
             let port = fresh_port();
             let common = ["ping", "-d", &device.name, "-p", &port, "-n", "10", "-s", "64", "--timeout", "2", "-t"];
-            let server = Run::start_probe([&common[..], &[server_speaks]].concat());
+            // One that got something else than addresses waits for another client until then.
+            let server = Run::start_probe([&common[..], &[server_speaks, "--connect-timeout", "8"]].concat());
             until_listening(&port);
             let client = Run::probe([&common[..], &[client_speaks, "127.0.0.1"]].concat());
             let client = client.expect_failure(5, &["--transport"]);
