@@ -1,6 +1,7 @@
 //! `rdma-probe ping --cm`: the kernel's connection manager brings the ends together.
 
 use crate::args::Ping;
+use crate::end::Parts;
 use crate::exchange::{REFUSED_PAUSE, pause, refused_grace};
 use crate::failure::{Failure, Kind};
 use crate::half::prepare;
@@ -15,7 +16,7 @@ use crate::rendezvous::{Meeting, is_early, listen};
 use crate::stop::Stop;
 use crate::wait::Deadline;
 use crate::wire::Address;
-use ironverbs::rdma_cm::{Handshake, Link};
+use ironverbs::rdma_cm::{Connection, Handshake, Link};
 use ironverbs::{Any, Context, GidIndex, Psn, Qp, Qpn, Rc};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -42,26 +43,33 @@ pub fn ping(
     };
     let deadline = Deadline::after(args.connect_timeout);
     let grace = Deadline::after(refused_grace(args.connect_timeout));
+    let mut last = None;
     loop {
         let searched = Instant::now();
-        let (role, meeting, begin) = match (&args.host, &listener) {
-            (Some(host), _) => (Role::Client, Meeting::with_server(host, args, &deadline, stop)?, searched),
+        let (role, meeting, limit, begin) = match (&args.host, &listener) {
+            (Some(host), _) => {
+                let meeting = Meeting::with_server(host, args, &deadline, stop)?;
+                (Role::Client, meeting, deadline.left(), searched)
+            }
             (None, Some(listener)) => {
-                let meeting = Meeting::with_client(listener, &deadline, stop)?;
-                (Role::Server, meeting, Instant::now())
+                let meeting = Meeting::with_client(listener, &deadline, last.as_ref(), stop)?;
+                // It may have come at the last moment.
+                (Role::Server, meeting, args.timeout, Instant::now())
             }
             (None, None) => return Err(Failure::new(Kind::Usage, "--cm has a client and a server")),
         };
-        let place = place_of(&meeting, machine, args, stop)?;
-        let presence = Presence::watch(machine.sys().clone(), place.context.info(), stop)?;
-        let (parts, qp) = prepare::<Rc>(&place, role, |pd, cq| meeting.qp_builder(pd, cq))?;
-        let connection = match meeting.connect(qp, handshake(args), &deadline, stop) {
-            Ok(Err(error)) if is_early(&error) && !grace.passed() => {
+        let Joined { place, presence, parts, connection } = match join(meeting, role, machine, args, limit, stop) {
+            Ok(joined) => joined,
+            // Another one may be better.
+            Err(apart) if role == Role::Server && apart.failure.kind == Kind::Peer => {
+                last = Some(apart.failure);
+                continue;
+            }
+            Err(apart) if apart.is_early && !grace.passed() => {
                 pause(REFUSED_PAUSE, stop)?;
                 continue;
             }
-            Ok(connection) => connection?,
-            Err(failure) => return Err(presence.explain(failure)),
+            Err(apart) => return Err(apart.failure),
         };
         let took = begin.elapsed();
         let (qp, link) = connection.into_parts();
@@ -70,6 +78,46 @@ pub fn ping(
         let mut ends = [parts.connected(qp, ())?];
         return measure(&mut ends, &place, output, report)
             .map_err(|failure| presence.explain(explain_end(failure, &link)));
+    }
+}
+
+/// An end that is connected.
+struct Joined<'a> {
+    place: Place<'a>,
+    presence: Presence,
+    parts: Parts,
+    connection: Connection,
+}
+
+/// An end that could not be connected.
+struct Apart {
+    failure: Failure,
+    /// Nobody listens there, which may be only a matter of time.
+    is_early: bool,
+}
+
+impl From<Failure> for Apart {
+    fn from(failure: Failure) -> Self {
+        Self { failure, is_early: false }
+    }
+}
+
+/// Makes this end where the peer can be reached, and connects it within `limit`.
+fn join<'a>(
+    meeting: Meeting,
+    role: Role,
+    machine: &'a Machine,
+    args: &'a Ping,
+    limit: Duration,
+    stop: &'a Stop,
+) -> Result<Joined<'a>, Apart> {
+    let place = place_of(&meeting, machine, args, stop)?;
+    let presence = Presence::watch(machine.sys().clone(), place.context.info(), stop)?;
+    let (parts, qp) = prepare::<Rc>(&place, role, |pd, cq| meeting.qp_builder(pd, cq))?;
+    match meeting.connect(qp, handshake(args), limit, stop) {
+        Ok(Ok(connection)) => Ok(Joined { place, presence, parts, connection }),
+        Ok(Err(error)) => Err(Apart { is_early: is_early(&error), failure: error.into() }),
+        Err(failure) => Err(presence.explain(failure).into()),
     }
 }
 

@@ -37,17 +37,30 @@ impl Meeting {
         Err(failure.unwrap_or_else(|| Failure::new(Kind::Peer, format!("{host} has no address"))))
     }
 
-    /// The server's next client.
-    pub fn with_client(listener: &Listener, deadline: &Deadline, stop: &Stop) -> Result<Self, Failure> {
+    /// The server's next client. `last` is what became of the one before, which is told if no other comes.
+    pub fn with_client(
+        listener: &Listener,
+        deadline: &Deadline,
+        last: Option<&Failure>,
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
         let failed = |e| Failure::new(Kind::Device, format!("cannot wait for a client: {e}"));
+        let nobody_came = || {
+            let text = format!("no client came within {:?}", deadline.limit());
+            match last {
+                Some(last) => Failure { message: format!("{text}; of the last one: {}", last.message), ..last.clone() },
+                None => Failure::new(Kind::Peer, text)
+                    .hint("start the client, also with --cm, or wait longer with --connect-timeout"),
+            }
+        };
         loop {
+            // Who comes to nothing does not prolong the wait, however many there are.
+            if last.is_some() && deadline.passed() {
+                return Err(nobody_came());
+            }
             match wait((listener.as_fd(), None), PollFlags::POLLIN, deadline, stop).map_err(failed)? {
                 Ready::Stopped => return Err(Failure::interrupted()),
-                Ready::TimedOut => {
-                    let text = format!("no client came within {:?}", deadline.limit());
-                    return Err(Failure::new(Kind::Peer, text)
-                        .hint("start the client, also with --cm, or wait longer with --connect-timeout"));
-                }
+                Ready::TimedOut => return Err(nobody_came()),
                 Ready::Yes => {}
             }
             if let Some(request) = listener.request(Duration::ZERO)? {
@@ -72,18 +85,17 @@ impl Meeting {
         })
     }
 
-    /// Connects the queue pair.
+    /// Connects the queue pair, within `limit`.
     pub fn connect(
         self,
         prepared: PreparedQp<ironverbs::Any, Rc>,
         handshake: Handshake<'static>,
-        deadline: &Deadline,
+        limit: Duration,
         stop: &Stop,
     ) -> Result<Result<Connection, Error>, Failure> {
-        let left = deadline.left();
         interruptible(stop, move || match self {
-            Self::Client(route) => route.connect(prepared, &handshake, left),
-            Self::Server(request) => request.accept(prepared, &handshake, left),
+            Self::Client(route) => route.connect(prepared, &handshake, limit),
+            Self::Server(request) => request.accept(prepared, &handshake, limit),
         })
     }
 }
@@ -144,6 +156,10 @@ impl From<Error> for Failure {
             } => Kind::Usage,
             Error::Kernel { errno: Errno::ENODEV, .. } => Kind::NoDevice,
             Error::Kernel { step: Step::ResolveAddr | Step::ResolveRoute | Step::Connect, .. } => Kind::Peer,
+            // So it answers where the peer has given up meanwhile.
+            Error::Kernel { step: Step::InitQpAttr | Step::Accept, errno: Errno::EINVAL | Errno::ENOENT, .. } => {
+                Kind::Peer
+            }
             _ => Kind::Device,
         };
         Self::new(kind, e.to_string())

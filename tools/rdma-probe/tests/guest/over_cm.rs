@@ -1,7 +1,9 @@
 //! `ping --cm`: ends that the kernel's connection manager brings together.
 
 use crate::Test;
-use crate::support::{Device, Run, fresh_port, same, skip};
+use crate::support::{Device, JsonFile, LIMIT, Run, fresh_port, same, skip};
+use ironverbs::rdma_cm::{ConnParams, Connector, Devices, EventType, Route};
+use ironverbs::{Any, PreparedQp};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,6 +14,8 @@ pub const TESTS: &[Test] = &[
     ("over_cm::both_ends_tell_the_same", both_ends),
     ("over_cm::over_ipv6", over_ipv6),
     ("over_cm::the_client_may_be_first", client_first),
+    ("over_cm::clients_that_come_to_nothing", come_to_nothing),
+    ("over_cm::a_client_at_the_last_moment", last_moment),
     ("over_cm::nobody_listens", nobody_listens),
     ("over_cm::addresses_that_lead_to_no_device", no_device),
     ("over_cm::a_port_that_is_taken", taken_port),
@@ -46,11 +50,14 @@ fn address(device: &Device) -> String {
 
 fn meets(device: &Device, address: &str, more: &[&str]) {
     let port = fresh_port();
-    let common = ["ping", "--cm", "--json", "-p", &port, "-n", "300", "-c"];
-    let server = Run::start_probe([&common, more].concat());
-    let client = Run::probe([&common, more, &[address]].concat()).expect(0);
+    let common = ["ping", "--cm", "-p", &port, "-n", "300", "-c"];
+    let file = JsonFile::new();
+    let mut server = Run::start_probe([&common, more, &[&file.option()]].concat());
+    server.until_says("waiting for a client");
+    let client = Run::probe([&common, more, &["--json", address]].concat()).expect(0);
     let server = server.end().expect(0);
-    let (at_client, at_server) = (&client.json()["result"], &server.json()["result"]);
+    let (client_json, server_json) = (client.json(), file.read());
+    let (at_client, at_server) = (&client_json["result"], &server_json["result"]);
     for (end, result) in [(&client, at_client), (&server, at_server)] {
         same(result["device"].as_str(), Some(device.name.as_str()), end);
         same(result["completed_iterations"].as_u64(), Some(300), end);
@@ -86,12 +93,73 @@ fn over_ipv6(device: &Device) {
 /// It asks again for a while, as it does over TCP.
 fn client_first(device: &Device) {
     let (address, port) = (address(device), fresh_port());
-    let mut client = Run::start_probe(["ping", "--cm", "-p", &port, &address]);
-    std::thread::sleep(Duration::from_millis(300));
+    // It does so for a tenth of its time, which has to do for a server that starts on a busy host.
+    let mut client = Run::start_probe(["ping", "--cm", "--connect-timeout", "600", "-p", &port, &address]);
+    std::thread::sleep(Duration::from_secs(1));
     assert!(client.is_running());
     let server = Run::probe(["ping", "--cm", "-p", &port]);
     server.expect(0);
     client.end().expect(0);
+}
+
+/// Somebody who has asked the server for a connection, and takes no further step by itself.
+struct Asker {
+    route: Route,
+    prepared: PreparedQp<Any>,
+}
+
+impl Asker {
+    fn new(address: &str, port: &str) -> Self {
+        let to = (address.parse::<IpAddr>().unwrap(), port.parse::<u16>().unwrap()).into();
+        let route = Connector::to(to).resolve(LIMIT).unwrap();
+        let context = Devices::new().context_of(route.id()).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
+        let prepared = route.qp_builder(&pd, &cq, &cq).unwrap().build().unwrap();
+        route.id().connect(&ConnParams::new(prepared.qpn())).unwrap();
+        Self { route, prepared }
+    }
+
+    /// Waits until the server has accepted.
+    fn answered(self) -> Self {
+        let event = self.route.id().channel().next(LIMIT).unwrap().expect("the server answers");
+        assert_eq!(event.event_type(), EventType::CONNECT_RESPONSE, "{event:?}");
+        self
+    }
+}
+
+/// They go before the answer or after it, or stay and say nothing. The server waits on, for one who connects.
+fn come_to_nothing(device: &Device) {
+    let (address, port) = (address(device), fresh_port());
+    let common = ["ping", "--cm", "-p", &port, "--timeout", "3"];
+    let mut server = Run::start_probe([&common[..], &["--connect-timeout", "90"]].concat());
+    server.until_says("waiting for a client");
+    drop(Asker::new(&address, &port).answered());
+    drop(Asker::new(&address, &port));
+    let silent = Asker::new(&address, &port).answered();
+    Run::probe([&common[..], &[&address]].concat()).expect(0);
+    server.end().expect(0);
+    drop(silent);
+
+    // If none comes, what became of the last is told.
+    let port = fresh_port();
+    let mut server = Run::start_probe(["ping", "--cm", "-p", &port, "--timeout", "1", "--connect-timeout", "8"]);
+    server.until_says("waiting for a client");
+    let silent = Asker::new(&address, &port).answered();
+    server.end().expect_failure(5, &["no client came within 8s", "of the last one: rdma_accept", "within 1s"]);
+    drop(silent);
+}
+
+/// The handshake has a time of its own.
+fn last_moment(device: &Device) {
+    let (address, port) = (address(device), fresh_port());
+    let mut server = Run::start_probe(["ping", "--cm", "-p", &port, "--connect-timeout", "8", "--timeout", "60"]);
+    server.until_says("waiting for a client");
+    let Asker { route, prepared } = Asker::new(&address, &port).answered();
+    std::thread::sleep(Duration::from_secs(9));
+    let qp = route.id().bring_up(prepared).unwrap();
+    route.id().establish().unwrap();
+    server.until_says("connection:");
+    drop(qp);
 }
 
 fn nobody_listens(device: &Device) {
