@@ -8,8 +8,10 @@
 //! A run has 100 programs, `IRONVERBS_TEST_PROGRAMS` another number. The seed is printed; `IRONVERBS_TEST_SEED` makes a
 //! run start with that one. Program n of a run is program 0 of the run whose seed is larger by n.
 
+mod connect;
 mod post;
 mod program;
+mod push;
 mod reference;
 mod settle;
 mod world;
@@ -42,6 +44,10 @@ fn memory_and_completions_are_as_in_the_reference() {
     assert!(packed > 0 || programs < 100, "no completion came in a block");
     let inside = world::INSIDE.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
     assert!(inside.iter().all(|n| *n > 0) || programs < 100, "nothing came inside completions: {inside:?}");
+    let xrc = world::XRC.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
+    assert!(xrc[..3].iter().all(|n| *n > 0) || programs < 100, "nothing went over XRC: {xrc:?}");
+    // There are few of these.
+    assert!(xrc[3] > 0 || programs < 1000, "no message was read after its pair was gone: {xrc:?}");
 }
 
 /// Makes the program of a seed and runs it. A failure tells the smallest program that was found to fail.

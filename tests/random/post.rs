@@ -6,38 +6,16 @@
 //! their queue pairs and are read and written by copying functions only, so that no reference to their bytes exists.
 #![allow(unsafe_code)]
 
+use crate::connect::{AnyQp, QKEY};
 use crate::program::{EXPOSED, From, INLINE, Kind, Op, Work};
-use crate::reference::{Answer, Message, SLOT, Sent, Slot, Window};
-use crate::world::{AnyQp, QKEY, World};
+use crate::push::{Bytes, Ready, ReadyOp, push_datagram, push_reliable, push_unreliable, push_xrc};
+use crate::reference::{Answer, End, Message, SLOT, Sent, Slot, Window};
+use crate::world::{Side, World};
 use ironverbs::{
-    AccessFlags, Any, Destination, Inline, InlinePieces, Payload, PostError, Qp, QpType, Rc, RecvBatch, RemoteAddr,
-    SendBatch, Sge, Uc, Ud, WcOpcode, WcStatus, WrFlags,
+    AccessFlags, Any, Inline, PostError, Qp, QpType, RecvBatch, RemoteAddr, SendBatch, Sge, WcOpcode, WcStatus, WrFlags,
 };
 use softcx::Syndrome;
 use std::ops::Range;
-
-/// A work request, ready to be posted.
-struct Ready {
-    wr_id: u64,
-    flags: WrFlags,
-    op: ReadyOp,
-    payload: Bytes,
-    expect: Result<(), PostError>,
-}
-
-enum ReadyOp {
-    Send(Option<u32>),
-    Write(RemoteAddr, Option<u32>),
-    Read(RemoteAddr),
-    Add(RemoteAddr, u64),
-    Swap(RemoteAddr, u64, u64),
-}
-
-enum Bytes {
-    Entries(Vec<Sge>),
-    Inline(Vec<u8>),
-    Pieces(Vec<Vec<u8>>),
-}
 
 /// What becomes of a work request.
 #[derive(Clone, Copy, PartialEq)]
@@ -73,14 +51,17 @@ impl World {
             ready.push(one);
         }
         let submit = first != Fate::Dropped;
-        let qkey = QKEY;
-        let peer = self.pairs[pair].ends[1 - from].qpn;
+        let [_, peer] = self.pairs[pair].ends[1 - from].qpns;
         match self.pairs[pair].ends[from].qp.as_mut().unwrap() {
             AnyQp::Rc(qp) => post_batch(qp, room, ready, submit, push_reliable),
             AnyQp::Uc(qp) => post_batch(qp, room, ready, submit, push_unreliable),
             AnyQp::Ud(qp, ah) => {
-                let to = ah.to(peer, qkey);
+                let to = ah.to(peer, QKEY);
                 post_batch(qp, room, ready, submit, |batch, one| push_datagram(batch, one, to));
+            }
+            AnyQp::Xrc(qp, _) => {
+                let srqn = self.sides[1 - from].srqn();
+                post_batch(qp, room, ready, submit, |batch, one| push_xrc(batch, one, srqn));
             }
         }
     }
@@ -97,7 +78,7 @@ impl World {
             _ => len,
         };
         let op = match (kind, &work.op) {
-            (Kind::Rc, op) => op.clone(),
+            (Kind::Rc | Kind::Xrc, op) => op.clone(),
             (_, Op::Send { .. }) | (Kind::Uc, Op::Write { .. }) => work.op.clone(),
             (Kind::Uc, Op::Read { at, len }) => Op::Write { at: *at, len: *len, imm: false },
             (_, Op::Write { len, imm, .. }) => Op::Send { len: *len, imm: *imm },
@@ -114,7 +95,7 @@ impl World {
             fate = Fate::Dropped;
         }
         let goes = fate == Fate::Done;
-        let mut fence = work.fence && kind == Kind::Rc;
+        let mut fence = work.fence && kind.is_reliable();
         let mut answer = None;
         let (op, payload, opcode, byte_len) = match op {
             Op::Send { len, imm } => {
@@ -296,40 +277,57 @@ impl World {
         }
     }
 
-    pub fn receives(&mut self, pair: usize, at: usize, entries: &[usize]) {
-        let shared = self.pairs[pair].spec.shared;
+    /// Posts a batch of receives, and returns how many the queue took.
+    pub fn receives(&mut self, pair: usize, at: usize, entries: &[usize]) -> usize {
+        let (place, from) = (self.pairs[pair].place, self.pairs[pair].spec.queue());
+        let room = self.receive_room(pair, at);
         let mut planned = vec![];
-        let (capacity, posted) = match shared {
-            true => (self.sides[at].srq.as_ref().unwrap().capacity(), self.sides[at].shared.len()),
-            false => (self.pairs[pair].ends[at].recv_capacity(), self.pairs[pair].ends[at].slots.len()),
-        };
-        let room = capacity as usize - posted;
         for (n, entries) in entries.iter().enumerate() {
-            let own = &mut self.areas[self.pairs[pair].place][at];
-            let area = if shared { &mut self.sides[at].shared_area } else { own };
+            let area = match from.and_then(|from| self.sides[at].shared[from as usize].as_mut()) {
+                Some(queue) => &mut queue.area,
+                None => &mut self.areas[place][at],
+            };
             let Some(slot) = area.take_slot() else { break };
             let pieces: Vec<_> = split(&[0; SLOT], *entries).map(|p| slot + p.start..slot + p.end).collect();
             let wr_id = u64::from(self.next_wr_id());
             planned.push((Slot { wr_id, at: slot, pieces }, if n < room { Ok(()) } else { Err(PostError::QueueFull) }));
         }
-        let area = &mut self.areas[self.pairs[pair].place][at];
-        let (side, end) = (&mut self.sides[at], &mut self.pairs[pair].ends[at]);
-        match (shared, end.qp.as_mut().unwrap()) {
-            (true, _) => post_receives(side.srq.as_mut().unwrap().recv_batch(), room, &planned, &side.local),
-            (false, AnyQp::Rc(qp)) => post_receives(qp.recv_batch(), room, &planned, &side.local),
-            (false, AnyQp::Uc(qp)) => post_receives(qp.recv_batch(), room, &planned, &side.local),
-            (false, AnyQp::Ud(qp, _)) => post_receives(qp.recv_batch(), room, &planned, &side.local),
-        }
-        for (slot, expect) in planned {
-            match (expect, shared) {
-                (Ok(()), true) => side.shared.push(slot),
-                (Ok(()), false) => end.slots.push_back(slot),
-                (Err(_), true) => side.shared_area.give_slot(slot.at),
-                (Err(_), false) => area.give_slot(slot.at),
+        let (Side { shared, local, .. }, End { qp, slots, .. }) = (&mut self.sides[at], &mut self.pairs[pair].ends[at]);
+        let (area, slots) = match from.and_then(|from| shared[from as usize].as_mut()) {
+            Some(queue) => {
+                post_receives(queue.srq.recv_batch(), room, &planned, local);
+                (&mut queue.area, &mut queue.slots)
             }
+            None => {
+                match qp.as_mut().unwrap() {
+                    AnyQp::Rc(qp) => post_receives(qp.recv_batch(), room, &planned, local),
+                    AnyQp::Uc(qp) => post_receives(qp.recv_batch(), room, &planned, local),
+                    AnyQp::Ud(qp, _) => post_receives(qp.recv_batch(), room, &planned, local),
+                    AnyQp::Xrc(..) => unreachable!("it has no queue of its own"),
+                }
+                (&mut self.areas[place][at], slots)
+            }
+        };
+        let before = slots.len();
+        for (slot, expect) in planned {
+            match expect {
+                Ok(()) => slots.push_back(slot),
+                Err(_) => area.give_slot(slot.at),
+            }
+        }
+        slots.len() - before
+    }
+
+    /// Receives that can be posted now.
+    pub fn receive_room(&self, pair: usize, at: usize) -> usize {
+        let (spec, end) = (&self.pairs[pair].spec, &self.pairs[pair].ends[at]);
+        match spec.queue().and_then(|from| self.sides[at].shared(from)) {
+            Some(queue) => queue.srq.capacity() as usize - queue.slots.len(),
+            None => end.recv_capacity() as usize - end.slots.len(),
         }
     }
 
+    /// By requests of RC only: the library has those of windows on no other queue pairs.
     pub fn bind(&mut self, pair: usize, at: usize, type_2: bool, piece: Range<usize>) {
         if self.pairs[pair].spec.kind != Kind::Rc || self.pairs[pair].dead {
             return;
@@ -407,19 +405,15 @@ impl World {
             return;
         }
         let (syndrome, status) = FAILURES[syndrome % FAILURES.len()];
-        let qpn = self.pairs[pair].ends[from].qpn.get();
-        self.host.with(self.devices[from], |device| device.fail_next_send(qpn, syndrome)).unwrap().unwrap();
+        let [qpn, _] = self.pairs[pair].ends[from].qpns;
+        self.host.with(self.devices[from], |device| device.fail_next_send(qpn.get(), syndrome)).unwrap().unwrap();
         let first = Fate::Fails(status, syndrome.vendor().into());
         let rest = Fate::Fails(WcStatus::WR_FLUSH_ERR, Syndrome::FLUSH.vendor().into());
         self.post_with(pair, from, works, first, rest);
         self.pairs[pair].dead = true;
         self.run_to_rest();
         for end in &mut self.pairs[pair].ends {
-            match end.qp.as_mut().unwrap() {
-                AnyQp::Rc(qp) => qp.to_error().unwrap(),
-                AnyQp::Uc(qp) => qp.to_error().unwrap(),
-                AnyQp::Ud(qp, _) => qp.to_error().unwrap(),
-            }
+            end.qp.as_mut().unwrap().enter_error().unwrap();
         }
     }
 }
@@ -481,55 +475,6 @@ fn post_batch<T: QpType>(
             Bytes::Pieces(pieces) => pieces.iter_mut().for_each(|bytes| bytes.fill(0xee)),
         }
     }
-}
-
-/// Calls `f` with the payload in the form that verbs take.
-fn with_payload<R>(payload: &Bytes, f: impl FnOnce(Payload<'_>) -> R) -> R {
-    match payload {
-        Bytes::Entries(entries) => f(Payload::Sges(entries)),
-        Bytes::Inline(bytes) => f(Inline(bytes).into()),
-        Bytes::Pieces(pieces) => {
-            let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
-            f(InlinePieces(&pieces).into())
-        }
-    }
-}
-
-fn push_reliable(batch: &mut SendBatch<'_, Any, Rc>, one: &Ready) -> Result<(), PostError> {
-    let Ready { wr_id, flags, op, payload, expect: _ } = one;
-    let (wr_id, flags) = (*wr_id, *flags);
-    let Bytes::Entries(entries) = payload else { return push_connected(batch, one) };
-    match op {
-        ReadyOp::Read(remote) => batch.read(wr_id, flags, entries, *remote),
-        ReadyOp::Add(remote, by) => batch.fetch_add(wr_id, flags, entries[0], *remote, *by),
-        ReadyOp::Swap(remote, compare, with) => batch.compare_swap(wr_id, flags, entries[0], *remote, *compare, *with),
-        _ => push_connected(batch, one),
-    }
-}
-
-fn push_unreliable(batch: &mut SendBatch<'_, Any, Uc>, one: &Ready) -> Result<(), PostError> {
-    push_connected(batch, one)
-}
-
-fn push_connected<T: ironverbs::Connected>(batch: &mut SendBatch<'_, Any, T>, one: &Ready) -> Result<(), PostError> {
-    let Ready { wr_id, flags, op, payload, expect: _ } = one;
-    let (wr_id, flags) = (*wr_id, *flags);
-    with_payload(payload, |payload| match op {
-        ReadyOp::Send(None) => batch.send(wr_id, flags, payload),
-        ReadyOp::Send(Some(imm)) => batch.send_imm(wr_id, flags, payload, *imm),
-        ReadyOp::Write(remote, None) => batch.write(wr_id, flags, payload, *remote),
-        ReadyOp::Write(remote, Some(imm)) => batch.write_imm(wr_id, flags, payload, *remote, *imm),
-        ReadyOp::Read(_) | ReadyOp::Add(..) | ReadyOp::Swap(..) => unreachable!("planned for reliable transports only"),
-    })
-}
-
-fn push_datagram(batch: &mut SendBatch<'_, Any, Ud>, one: &Ready, to: Destination<'_>) -> Result<(), PostError> {
-    let Ready { wr_id, flags, op, payload, expect: _ } = one;
-    with_payload(payload, |payload| match op {
-        ReadyOp::Send(None) => batch.send_to(*wr_id, *flags, payload, to),
-        ReadyOp::Send(Some(imm)) => batch.send_imm_to(*wr_id, *flags, payload, *imm, to),
-        _ => unreachable!("planned for connected transports only"),
-    })
 }
 
 fn post_receives<T: QpType>(

@@ -14,6 +14,8 @@ pub struct Program {
     pub network: Network,
     /// Completion queues of each side.
     pub cqs: usize,
+    /// Where receives of XRC complete: on which of those, or on one of their own if there is no such.
+    pub xrc_cq: usize,
     pub pairs: Vec<PairSpec>,
     pub steps: Vec<Step>,
 }
@@ -21,8 +23,11 @@ pub struct Program {
 /// A line for each pair and each step.
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, infiniband, network, cqs, pairs, steps } = self;
-        writeln!(f, "seed {seed}, infiniband {infiniband}, {cqs} completion queues a side, {network:?}")?;
+        let Self { seed, infiniband, network, cqs, xrc_cq, pairs, steps } = self;
+        writeln!(
+            f,
+            "seed {seed}, infiniband {infiniband}, {cqs} completion queues a side, XRC on {xrc_cq}, {network:?}"
+        )?;
         pairs.iter().enumerate().try_for_each(|(n, pair)| writeln!(f, "pair {n}: {pair:?}"))?;
         steps.iter().enumerate().try_for_each(|(n, step)| writeln!(f, "step {n}: {step:?}"))
     }
@@ -36,16 +41,16 @@ pub struct Network {
     pub reordering: u32,
 }
 
-/// Two queue pairs, connected to each other.
+/// Two queue pairs, connected to each other; of XRC two on each side, one for each direction.
 #[derive(Clone, Debug)]
 pub struct PairSpec {
     pub kind: Kind,
-    /// Receives come from the side's shared receive queue.
+    /// Receives come from the side's shared receive queue. Those of XRC always come from that of XRC.
     pub shared: bool,
     /// Work requests that each queue is asked to hold.
     pub depth: u32,
     pub signal_all: bool,
-    /// What comes in may come inside the completion; of connections only.
+    /// What comes in may come inside the completion; of RC and UC only.
     pub inside: bool,
     pub mtu: Mtu,
     pub psn: u32,
@@ -58,6 +63,30 @@ pub enum Kind {
     Rc,
     Uc,
     Ud,
+    Xrc,
+}
+
+/// A side's shared receive queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shared {
+    Basic,
+    Xrc,
+}
+
+impl PairSpec {
+    /// Which shared receive queue its receives come from; none if from its own.
+    pub fn queue(&self) -> Option<Shared> {
+        match self.kind {
+            Kind::Xrc => Some(Shared::Xrc),
+            Kind::Rc | Kind::Uc | Kind::Ud => self.shared.then_some(Shared::Basic),
+        }
+    }
+}
+
+impl Kind {
+    pub fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::Xrc)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -141,13 +170,21 @@ pub fn programs() -> impl Strategy<Value = Program> {
         });
     let pairs = prop::collection::vec(pair(), 1..4);
     let steps = prop::collection::vec(step(), 1..40);
-    (any::<u64>(), any::<bool>(), network, 1..3_usize, pairs, steps).prop_map(
-        |(seed, infiniband, network, cqs, pairs, steps)| Program { seed, infiniband, network, cqs, pairs, steps },
+    (any::<u64>(), any::<bool>(), network, 1..3_usize, 0..3_usize, pairs, steps).prop_map(
+        |(seed, infiniband, network, cqs, xrc_cq, pairs, steps)| Program {
+            seed,
+            infiniband,
+            network,
+            cqs,
+            xrc_cq: xrc_cq.min(cqs),
+            pairs,
+            steps,
+        },
     )
 }
 
 fn pair() -> impl Strategy<Value = PairSpec> {
-    let kind = prop_oneof![3 => Just(Kind::Rc), 1 => Just(Kind::Uc), 1 => Just(Kind::Ud)];
+    let kind = prop_oneof![3 => Just(Kind::Rc), 1 => Just(Kind::Uc), 1 => Just(Kind::Ud), 2 => Just(Kind::Xrc)];
     let mtu = prop_oneof![Just(Mtu::B256), Just(Mtu::B512), Just(Mtu::B1024)];
     // Packet numbers have 24 bits; half of the pairs are close to the end of them.
     let psn = prop_oneof![0..1_u32 << 24, (1_u32 << 24) - 40..1 << 24];
@@ -158,7 +195,7 @@ fn pair() -> impl Strategy<Value = PairSpec> {
             shared,
             depth,
             signal_all,
-            inside: inside && kind != Kind::Ud,
+            inside: inside && matches!(kind, Kind::Rc | Kind::Uc),
             mtu,
             psn,
             cqs,
@@ -169,6 +206,7 @@ fn pair() -> impl Strategy<Value = PairSpec> {
 fn step() -> impl Strategy<Value = Step> {
     let pair = || 0..3_usize;
     let side = || 0..2_usize;
+    let cq = || 0..3_usize;
     let works = || prop::collection::vec(work(), 1..7);
     let poll = prop_oneof![Just(Poll::One), Just(Poll::Lent), Just(Poll::Into)];
     prop_oneof![
@@ -177,13 +215,13 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (pair(), side(), prop::collection::vec(1..=ENTRIES, 1..8))
             .prop_map(|(pair, at, entries)| Step::Receives { pair, at, entries }),
         5 => (1..60_u32).prop_map(|steps| Step::Run { steps }),
-        5 => (side(), side(), 1..20_usize, poll)
+        5 => (side(), cq(), 1..20_usize, poll)
             .prop_map(|(side, cq, most, how)| Step::Poll { side, cq, most, how }),
         2 => Just(Step::Settle),
         2 => (pair(), side(), any::<bool>(), 0..EXPOSED / 2, 64..EXPOSED / 2)
             .prop_map(|(pair, at, type_2, start, len)| Step::Bind { pair, at, type_2, start, len }),
         1 => (pair(), side(), any::<bool>()).prop_map(|(pair, at, by_peer)| Step::Unbind { pair, at, by_peer }),
-        1 => (side(), side(), 1..5_u32).prop_map(|(side, cq, times)| Step::Resize { side, cq, times }),
+        1 => (side(), cq(), 1..5_u32).prop_map(|(side, cq, times)| Step::Resize { side, cq, times }),
         1 => pair().prop_map(|pair| Step::Replace { pair }),
         1 => (pair(), side(), 0..13_usize, works())
             .prop_map(|(pair, from, syndrome, works)| Step::Break { pair, from, syndrome, works }),

@@ -1,7 +1,7 @@
 //! What should be: for each queue what was posted and what has to come of it, in plain vectors.
 
-use crate::program::{Kind, PairSpec};
-use crate::world::AnyQp;
+use crate::connect::{AnyQp, AnySrq};
+use crate::program::PairSpec;
 use ironverbs::{Mw, QpCap, Qpn, RemoteAddr, Rkey, WcOpcode, WcStatus};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,15 +19,16 @@ pub struct Pair {
 pub struct End {
     /// None when it is gone.
     pub qp: Option<AnyQp>,
-    pub qpn: Qpn,
+    /// Its numbers: of what sends, of what receives. They differ with XRC only.
+    pub qpns: [Qpn; 2],
     cap: QpCap,
-    /// Its completion queues: of sends, of receives.
-    pub cqs: [usize; 2],
     pub sends: Sends,
     /// Receives of its own queue, in order.
     pub slots: VecDeque<Slot>,
     /// Messages on their way to it.
     pub messages: VecDeque<Message>,
+    /// The newest receive of a shared queue that it completed.
+    newest: u64,
     pub window: Option<Window>,
 }
 
@@ -82,6 +83,15 @@ pub struct Slot {
     pub pieces: Vec<Range<usize>>,
 }
 
+/// A shared receive queue, and what is posted to it.
+pub struct SharedQueue {
+    pub srq: AnySrq,
+    pub slots: VecDeque<Slot>,
+    pub area: Area,
+    /// The newest receive that completed.
+    newest: u64,
+}
+
 /// A message that takes a receive.
 #[derive(Clone, Debug)]
 pub struct Message {
@@ -114,7 +124,7 @@ const SOURCE: usize = 24 * 1024;
 /// Bytes of a receive, and how many there are in an area.
 pub const SLOT: usize = 2048;
 const SLOTS: usize = 20;
-const AREA: usize = 2 * SOURCE + SLOTS * SLOT;
+pub const AREA: usize = 2 * SOURCE + SLOTS * SLOT;
 /// The longest batch takes no more.
 const BATCH: usize = 12 * 1024;
 
@@ -126,8 +136,7 @@ impl Area {
     }
 
     /// The receives of a shared queue, behind the areas of all pairs.
-    pub fn shared(pairs: usize, slots: usize) -> Self {
-        let start = pairs * AREA;
+    pub fn shared(start: usize, slots: usize) -> Self {
         Self { start, used: [0, 0], free: (0..slots).map(|n| start + n * SLOT).collect(), shared: true }
     }
 
@@ -187,7 +196,7 @@ impl Pair {
     }
 
     pub fn is_reliable(&self) -> bool {
-        self.spec.kind == Kind::Rc
+        self.spec.kind.is_reliable()
     }
 
     /// Destroys both queue pairs. What they completed is still to be polled.
@@ -200,20 +209,15 @@ impl Pair {
 }
 
 impl End {
-    pub fn new(qp: AnyQp, cqs: [usize; 2]) -> Self {
-        let (qpn, cap) = match &qp {
-            AnyQp::Rc(qp) => (qp.qpn(), qp.cap()),
-            AnyQp::Uc(qp) => (qp.qpn(), qp.cap()),
-            AnyQp::Ud(qp, _) => (qp.qpn(), qp.cap()),
-        };
+    pub fn new(qp: AnyQp) -> Self {
         Self {
+            qpns: qp.numbers(),
+            cap: qp.cap(),
             qp: Some(qp),
-            qpn,
-            cap,
-            cqs,
             sends: Sends::default(),
             slots: VecDeque::new(),
             messages: VecDeque::new(),
+            newest: 0,
             window: None,
         }
     }
@@ -229,5 +233,35 @@ impl End {
     /// Work requests that can be posted now.
     pub fn send_room(&self) -> u64 {
         u64::from(self.cap.max_send_wr) - (self.sends.posted - self.sends.freed)
+    }
+
+    /// It completed a receive of a shared queue. Whatever others took meanwhile, it took its own in the order they were posted.
+    pub fn took(&mut self, slot: &Slot) {
+        assert!(slot.wr_id > self.newest, "receive {} completes after {}", slot.wr_id, self.newest);
+        self.newest = slot.wr_id;
+    }
+}
+
+impl SharedQueue {
+    pub fn new(srq: AnySrq, area: Area) -> Self {
+        Self { srq, slots: VecDeque::new(), area, newest: 0 }
+    }
+
+    /// Where among those that are posted a receive is.
+    pub fn position(&self, wr_id: u64) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.wr_id == wr_id)
+    }
+
+    /// A receive completes.
+    pub fn remove(&mut self, at: usize) -> Slot {
+        let slot = self.slots.remove(at).unwrap();
+        self.newest = self.newest.max(slot.wr_id);
+        slot
+    }
+
+    /// Messages took the receives that were posted first, and no message is under way.
+    pub fn check_taken_in_order(&self) {
+        let older = self.slots.iter().find(|slot| slot.wr_id < self.newest);
+        assert!(older.is_none(), "{older:?} was passed over; {} was taken", self.newest);
     }
 }

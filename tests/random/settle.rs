@@ -1,8 +1,8 @@
 //! What comes of work requests: completions, and memory.
 
-use crate::program::{EXPOSED, Kind, Poll};
+use crate::program::{EXPOSED, Kind, Poll, Shared};
 use crate::reference::{Message, Pair, Sends, Sent, Slot};
-use crate::world::{INSIDE, Side, World};
+use crate::world::{INSIDE, Side, World, XRC};
 use ironverbs::{Wc, WcOpcode, WcStatus};
 use softcx::Syndrome;
 use std::mem::MaybeUninit;
@@ -61,9 +61,12 @@ impl World {
         for pair in &mut self.pairs {
             let end = &mut pair.ends[side];
             if end.sends.expected.iter().any(|sent| sent.wr_id == wc.wr_id) {
-                assert_eq!(cq, end.cqs[0], "on another completion queue: {wc:?}");
+                assert_eq!(cq, pair.spec.cqs[0], "on another completion queue: {wc:?}");
                 let sent = end.sends.expected.pop_front().unwrap();
-                check_sent(wc, &sent, end.qpn.get());
+                check_sent(wc, &sent, end.qpns[0].get());
+                if pair.spec.kind == Kind::Xrc && wc.status() == WcStatus::SUCCESS {
+                    XRC[usize::from(sent.byte_len > 0)].fetch_add(1, Ordering::Relaxed);
+                }
                 match (&sent.answer, inside) {
                     (Some(answer), Some(inside)) => {
                         assert_eq!(inside, answer.data, "inside {wc:?}");
@@ -87,27 +90,35 @@ impl World {
             assert_eq!(slot.wr_id, wc.wr_id, "receives complete in order");
             self.received(side, cq, pair, &slot, (wc, inside));
             self.areas[self.pairs[pair].place][side].give_slot(slot.at);
-        } else if let Some(at) = self.sides[side].shared.iter().position(|slot| slot.wr_id == wc.wr_id) {
-            let slot = self.sides[side].shared.remove(at);
-            let by_number = |pair: &Pair| pair.ends[side].qpn.get() == wc.qpn();
+            return;
+        }
+        for which in [Shared::Basic, Shared::Xrc] {
+            let Some(queue) = &mut self.sides[side].shared[which as usize] else { continue };
+            let Some(at) = queue.position(wc.wr_id) else { continue };
+            let slot = queue.remove(at);
+            let by_number = |pair: &Pair| pair.spec.queue() == Some(which) && pair.ends[side].qpns[1].get() == wc.qpn();
             let pair = self.pairs.iter().rposition(by_number);
             let pair = pair.unwrap_or_else(|| panic!("of no queue pair: {wc:?}"));
+            self.pairs[pair].ends[side].took(&slot);
             self.received(side, cq, pair, &slot, (wc, inside));
-            self.sides[side].shared_area.give_slot(slot.at);
-        } else {
-            panic!("a completion that should not be: {wc:?}");
+            if let Some(queue) = &mut self.sides[side].shared[which as usize] {
+                queue.area.give_slot(slot.at);
+            }
+            return;
         }
+        panic!("a completion that should not be: {wc:?}");
     }
 
     fn received(&mut self, side: usize, cq: usize, at: usize, slot: &Slot, (wc, inside): (&Wc, Option<&[u8]>)) {
         let duplicates = self.duplicates;
         let (pair, Side { local, local_image, .. }) = (&mut self.pairs[at], &mut self.sides[side]);
-        let is_datagram = pair.spec.kind == Kind::Ud;
+        let (kind, gone) = (pair.spec.kind, pair.is_gone());
+        let is_datagram = kind == Kind::Ud;
         let may_be_inside = pair.spec.inside;
         let (dead, reliable, end) = (pair.dead, pair.is_reliable(), &mut pair.ends[side]);
-        assert_eq!((cq, wc.qpn()), (end.cqs[1], end.qpn.get()), "{wc:?}");
+        assert_eq!((cq, wc.qpn()), (pair.spec.cqs[1], end.qpns[1].get()), "{wc:?}");
         let Ok(done) = wc.outcome() else {
-            assert!(dead, "a receive failed: {wc:?}");
+            assert!(dead && kind != Kind::Xrc, "a receive failed: {wc:?}");
             let flushed = (WcStatus::WR_FLUSH_ERR, u32::from(Syndrome::FLUSH.vendor()));
             assert_eq!((wc.status(), vendor_err(wc)), flushed, "{wc:?}");
             return;
@@ -148,6 +159,9 @@ impl World {
         {
             assert!(window.mw.observe(wc), "the window does not know {wc:?}");
         }
+        if kind == Kind::Xrc {
+            XRC[if gone { 3 } else { 2 }].fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Runs the network until nothing moves any more, but not for long: a message that waits for a receive is sent again and
@@ -167,29 +181,33 @@ impl World {
             if self.rests() {
                 return;
             }
-            self.give_receives(1);
+            if self.give_receives(1) == 0 {
+                // A full queue may be one of receives that are done, and unread.
+                return self.settle();
+            }
         }
         panic!("the network does not come to rest: {:?}", self.host.fabric());
     }
 
-    /// Posts receives to all reliable queue pairs that wait for some.
-    fn give_receives(&mut self, at_least: usize) {
+    /// Posts receives to all reliable queue pairs that wait for some, and returns how many.
+    fn give_receives(&mut self, at_least: usize) -> usize {
+        let mut given = 0;
         for place in 0..self.places.len() {
             let at = self.places[place];
             for side in 0..2 {
                 let pair = &self.pairs[at];
                 let end = &pair.ends[side];
-                let need = if pair.spec.shared { 4 } else { end.messages.len().saturating_sub(end.slots.len()) };
-                let capacity = match pair.spec.shared {
-                    true => self.sides[side].srq.as_ref().unwrap().capacity() as usize - self.sides[side].shared.len(),
-                    false => end.recv_capacity() as usize - end.slots.len(),
+                let need = match pair.spec.queue() {
+                    Some(_) => 4,
+                    None => end.messages.len().saturating_sub(end.slots.len()),
                 };
-                let count = need.max(at_least).min(capacity);
+                let count = need.max(at_least).min(self.receive_room(at, side));
                 if pair.is_reliable() && !end.messages.is_empty() && count > 0 {
-                    self.receives(at, side, &vec![1; count]);
+                    given += self.receives(at, side, &vec![1; count]);
                 }
             }
         }
+        given
     }
 
     /// Everything comes to rest, every completion is polled, and all memory is as it should be.
@@ -224,17 +242,31 @@ impl World {
             }
         }
         for side in 0..2 {
+            self.check_shared(side);
             self.compare(side);
+        }
+    }
+
+    fn check_shared(&self, side: usize) {
+        for which in [Shared::Basic, Shared::Xrc] {
+            // UC keeps the receive of a message whose rest was lost.
+            let keeps = |pair: &Pair| pair.spec.queue() == Some(which) && pair.spec.kind == Kind::Uc;
+            if let Some(queue) = self.sides[side].shared(which)
+                && !self.pairs.iter().any(keeps)
+            {
+                queue.check_taken_in_order();
+            }
         }
     }
 
     fn compare(&mut self, side: usize) {
         let own = self.pairs.iter().flat_map(|pair| &pair.ends[side].slots);
         let Side { shared, local, local_image, exposed, exposed_image, maybe, .. } = &mut self.sides[side];
+        let shared = shared.iter().flatten().flat_map(|queue| &queue.slots);
         let mut now = vec![0; local_image.len()];
         local.read(0, &mut now).unwrap();
         // What is posted is the device's.
-        for slot in own.chain(shared.iter()) {
+        for slot in own.chain(shared) {
             for piece in &slot.pieces {
                 now[piece.clone()].copy_from_slice(&local_image[piece.clone()]);
             }

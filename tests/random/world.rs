@@ -1,13 +1,11 @@
 //! Two adapters, what a program makes on them, and the program's steps.
 
-use crate::program::{ENTRIES, EXPOSED, INLINE, Kind, PairSpec, Program, Step};
-use crate::reference::{Area, End, Pair, Slot};
+use crate::connect::AnySrq;
+use crate::program::{ENTRIES, EXPOSED, Kind, PairSpec, Program, Shared, Step};
+use crate::reference::{AREA, Area, Pair, SharedQueue};
 use fastrand::Rng;
 use ironverbs::sys::Sys;
-use ironverbs::{
-    AccessFlags, AckTimeout, AddressHandle, Any, Connected, Context, Cq, Mr, Pd, PreparedQp, Psn, QKey, Qp, QpBuilder,
-    Rc, Receives, Srq, Uc, Ud,
-};
+use ironverbs::{AccessFlags, Context, Cq, Mr, Pd};
 use softcx::{DeviceId, Disturbance, SimDevice, SimHost};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,10 +33,8 @@ pub struct World {
 /// One adapter.
 pub struct Side {
     pub cqs: Vec<Cq>,
-    pub srq: Option<Srq>,
-    /// Receives of the shared queue.
-    pub shared: Vec<Slot>,
-    pub shared_area: Area,
+    /// Those that a pair uses.
+    pub shared: [Option<SharedQueue>; 2],
     /// What its own queue pairs use.
     pub local: Mr,
     /// What peers reach.
@@ -52,22 +48,15 @@ pub struct Side {
     pub context: Context,
 }
 
-/// A queue pair of any transport.
-#[allow(clippy::large_enum_variant, reason = "there are few of them")]
-pub enum AnyQp {
-    Rc(Qp<Any, Rc>),
-    Uc(Qp<Any, Uc>),
-    Ud(Qp<Any, Ud>, AddressHandle),
-}
-
-/// Receives that each side's shared queue holds.
+/// Receives that each shared queue holds.
 const SHARED_RECEIVES: usize = 24;
-pub const QKEY: QKey = QKey(0x1357_9bdf);
 
 /// Completions that came in blocks, of all programs so far.
 pub static PACKED: AtomicU64 = AtomicU64::new(0);
 /// Completions that brought their data inside: of messages, of answers.
 pub static INSIDE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// Completions of XRC: of requests without an answer, of those with one, of messages, of messages to a pair that is gone.
+pub static XRC: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 /// Runs a program, and panics if anything is not as it should be.
 pub fn run(program: &Program) {
@@ -87,8 +76,8 @@ pub fn run(program: &Program) {
     assert!(contexts.iter().all(|context| context.leaks().is_empty()));
     drop(contexts);
     for device in devices {
-        let left = host.with(device, |device| (device.numbers(), device.mkeys())).unwrap();
-        assert_eq!(left, ((vec![], vec![], vec![]), 0), "objects are left on the device");
+        let left = host.with(device, |device| device.objects()).unwrap();
+        assert!(left.iter().all(|(_, count)| *count == 0), "objects are left on the device: {left:?}");
     }
 }
 
@@ -105,7 +94,7 @@ impl Drop for Note<'_> {
 
 impl World {
     fn new(program: &Program) -> Self {
-        let Program { seed, infiniband, network, cqs, pairs, steps: _ } = program;
+        let Program { seed, infiniband, network, cqs, xrc_cq, pairs, steps: _ } = program;
         let host = SimHost::new(*seed);
         let devices = ["mlx5_0", "mlx5_1"]
             .map(|name| host.add(if *infiniband { SimDevice::infiniband(name) } else { SimDevice::roce(name) }));
@@ -119,9 +108,13 @@ impl World {
         });
         let infos = host.devices().unwrap();
         let mut rng = Rng::with_seed(*seed);
-        let shared = pairs.iter().any(|pair| pair.shared);
+        let on_cqs = |pair: &PairSpec| {
+            let [sends, receives] = pair.cqs.map(|number| number % cqs);
+            PairSpec { cqs: [sends, if pair.kind == Kind::Xrc { *xrc_cq } else { receives }], ..pair.clone() }
+        };
+        let pairs: Vec<PairSpec> = pairs.iter().map(on_cqs).collect();
         let sides = [0, 1]
-            .map(|side| Side::new(Context::open_on(&host, &infos[side]).unwrap(), *cqs, pairs.len(), shared, &mut rng));
+            .map(|side| Side::new(Context::open_on(&host, &infos[side]).unwrap(), *cqs, *xrc_cq, &pairs, &mut rng));
         let mut world = Self {
             host,
             devices,
@@ -142,7 +135,7 @@ impl World {
             world.pairs.push(pair);
         }
         for side in 0..2 {
-            for cq in 0..*cqs {
+            for cq in 0..world.sides[side].cqs.len() {
                 world.resize(side, cq, 1);
             }
         }
@@ -193,81 +186,14 @@ impl World {
         }
     }
 
-    /// A new pair in that place.
-    fn connect(&mut self, spec: &PairSpec, place: usize) -> Pair {
-        let cqs = [0, 1].map(|side: usize| spec.cqs.map(|number| number % self.sides[side].cqs.len()));
-        let ends = match spec.kind {
-            Kind::Rc => {
-                let [a, b] = [0, 1].map(|side| {
-                    let Side { pd, cqs: all, .. } = &self.sides[side];
-                    let [send, recv] = cqs[side];
-                    self.prepare(
-                        spec,
-                        side,
-                        QpBuilder::rc(pd, &all[send], &all[recv])
-                            .access(AccessFlags::ALL)
-                            .data_in_completions(spec.inside),
-                    )
-                });
-                join(spec, a, b).map(AnyQp::Rc)
-            }
-            Kind::Uc => {
-                let [a, b] = [0, 1].map(|side| {
-                    let Side { pd, cqs: all, .. } = &self.sides[side];
-                    let [send, recv] = cqs[side];
-                    self.prepare(
-                        spec,
-                        side,
-                        QpBuilder::uc(pd, &all[send], &all[recv])
-                            .access(AccessFlags::ALL)
-                            .data_in_completions(spec.inside),
-                    )
-                });
-                join(spec, a, b).map(AnyQp::Uc)
-            }
-            Kind::Ud => {
-                let [a, b] = [0, 1].map(|side| {
-                    let Side { pd, cqs: all, .. } = &self.sides[side];
-                    let [send, recv] = cqs[side];
-                    let builder = QpBuilder::ud(pd, &all[send], &all[recv]).qkey(QKEY);
-                    self.prepare(spec, side, builder).activate().unwrap()
-                });
-                let (to_a, to_b) = (b.create_ah(&a.endpoint()).unwrap(), a.create_ah(&b.endpoint()).unwrap());
-                [AnyQp::Ud(a, to_b), AnyQp::Ud(b, to_a)]
-            }
-        };
-        let mut side = 0;
-        let ends = ends.map(|qp| {
-            let end = End::new(qp, cqs[side]);
-            side += 1;
-            end
-        });
-        Pair::new(spec.clone(), place, ends)
-    }
-
-    fn prepare<T: Receives>(&self, spec: &PairSpec, side: usize, builder: QpBuilder<'_, Any, T>) -> PreparedQp<Any, T> {
-        let mut builder = builder
-            .max_send_wr(spec.depth)
-            .max_recv_wr(spec.depth)
-            .max_send_sge(ENTRIES as u32)
-            .max_recv_sge(ENTRIES as u32)
-            .max_inline_bytes(INLINE as u32)
-            .signal_all(spec.signal_all)
-            .psn(Psn::new(spec.psn).unwrap());
-        if spec.shared {
-            builder = builder.srq(self.sides[side].srq.as_ref().unwrap());
-        }
-        builder.build().unwrap()
-    }
-
     /// Gives a completion queue room for everything that can come, `times` over; and as much again for pairs that go while
     /// their completions are unread.
     fn resize(&mut self, side: usize, cq: usize, times: u32) {
         let mut need = 1;
         for place in &self.places {
-            let end = &self.pairs[*place].ends[side];
-            need += if end.cqs[0] == cq { end.send_capacity() } else { 0 };
-            need += if end.cqs[1] == cq { end.recv_capacity().max(SHARED_RECEIVES as u32) } else { 0 };
+            let (end, spec) = (&self.pairs[*place].ends[side], &self.pairs[*place].spec);
+            need += if spec.cqs[0] == cq { end.send_capacity() } else { 0 };
+            need += if spec.cqs[1] == cq { end.recv_capacity().max(SHARED_RECEIVES as u32) } else { 0 };
         }
         self.sides[side].cqs[cq].resize(2 * need * times).unwrap();
     }
@@ -297,51 +223,45 @@ impl World {
     }
 }
 
-fn join<T: Connected>(spec: &PairSpec, a: PreparedQp<Any, T>, b: PreparedQp<Any, T>) -> [Qp<Any, T>; 2] {
-    let (a_end, b_end) = (a.endpoint(), b.endpoint());
-    let mut options = a.connect_options();
-    options.path_mtu = Some(spec.mtu);
-    options.rnr_retry = 7;
-    options.retry_count = 7;
-    // About a millisecond.
-    options.timeout = AckTimeout::from_code(8).unwrap();
-    [a.connect_with(&b_end, &options).unwrap(), b.connect_with(&a_end, &options).unwrap()]
-}
-
 impl Side {
-    fn new(context: Context, cqs: usize, pairs: usize, shared: bool, rng: &mut Rng) -> Self {
+    fn new(context: Context, cqs: usize, xrc_cq: usize, pairs: &[PairSpec], rng: &mut Rng) -> Self {
         let pd = context.alloc_pd().unwrap();
-        let shared_area = Area::shared(pairs, SHARED_RECEIVES);
-        let mut local = pd.alloc_mr(shared_area.end(), AccessFlags::LOCAL_WRITE).unwrap();
-        let mut exposed = pd.alloc_mr(pairs * EXPOSED, AccessFlags::ALL | AccessFlags::MW_BIND).unwrap();
-        let [local_image, exposed_image] = [&mut local, &mut exposed].map(|mr| {
-            let mut image = vec![0; mr.len_bytes()];
-            rng.fill(&mut image);
-            mr.write(0, &image).unwrap();
-            image
-        });
         // Of every kind: what is packed, or in larger entries, is the same when it is read.
-        let cqs = (0..cqs)
+        let cqs: Vec<Cq> = (0..cqs.max(xrc_cq + 1))
             .map(|_| match rng.u8(0..4) {
                 0 => context.cq_builder(4).entry_bytes(128).build().unwrap(),
                 1 => context.create_cq(4).unwrap(),
                 _ => context.cq_builder(4).compressed(true).build().unwrap(),
             })
             .collect();
-        let srq =
-            shared.then(|| context.srq_builder(&pd, SHARED_RECEIVES as u32).max_sge(ENTRIES as u32).build().unwrap());
-        Self {
-            cqs,
-            srq,
-            shared: vec![],
-            shared_area,
-            local,
-            exposed,
-            local_image,
-            exposed_image,
-            maybe: vec![],
-            pd,
-            context,
-        }
+        let mut end = pairs.len() * AREA;
+        let shared = [Shared::Basic, Shared::Xrc].map(|which| {
+            pairs.iter().any(|pair| pair.queue() == Some(which)).then(|| {
+                let builder = context.srq_builder(&pd, SHARED_RECEIVES as u32).max_sge(ENTRIES as u32);
+                let srq = match which {
+                    Shared::Basic => AnySrq::Basic(builder.build().unwrap()),
+                    Shared::Xrc => {
+                        let xrcd = context.create_xrcd().unwrap();
+                        AnySrq::Xrc(builder.xrc(&xrcd, &cqs[xrc_cq]).build().unwrap(), xrcd)
+                    }
+                };
+                let area = Area::shared(end, SHARED_RECEIVES);
+                end = area.end();
+                SharedQueue::new(srq, area)
+            })
+        });
+        let mut local = pd.alloc_mr(end, AccessFlags::LOCAL_WRITE).unwrap();
+        let mut exposed = pd.alloc_mr(pairs.len() * EXPOSED, AccessFlags::ALL | AccessFlags::MW_BIND).unwrap();
+        let [local_image, exposed_image] = [&mut local, &mut exposed].map(|mr| {
+            let mut image = vec![0; mr.len_bytes()];
+            rng.fill(&mut image);
+            mr.write(0, &image).unwrap();
+            image
+        });
+        Self { cqs, shared, local, exposed, local_image, exposed_image, maybe: vec![], pd, context }
+    }
+
+    pub fn shared(&self, which: Shared) -> Option<&SharedQueue> {
+        self.shared[which as usize].as_ref()
     }
 }
