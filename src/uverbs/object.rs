@@ -6,7 +6,7 @@ use super::context::Ucontext;
 use super::errno::Errno;
 use super::error::{Error, Verb};
 use super::kernel::{Form, Native};
-use super::leaks::Left;
+use super::leaks::{Left, Serial};
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -156,8 +156,8 @@ pub type Kept = Box<dyn Any + Send + Sync>;
 enum End {
     Alive,
     Destroyed(Destroyed),
-    /// Recorded as a leak.
-    Leaked,
+    /// Recorded as a leak: from then on only the list says whether it is still there, as its number may be another's.
+    Leaked(Serial),
 }
 
 impl Handle {
@@ -214,15 +214,14 @@ impl Handle {
     /// not, [leave](Self::leave) what the device may use for it.
     pub fn destroy_or_leak(&self) -> bool {
         let mut end = self.end();
-        if matches!(*end, End::Leaked) {
+        if matches!(*end, End::Leaked(_)) {
             return false;
         }
         match self.destroy_now(&mut end) {
             Ok(_) => true,
             Err(errno) => {
                 let kept = self.kept().take().map(|kept| kept as Left);
-                self.context.leaks.record(Leak { kind: self.kind, handle: self.id, errno }, kept);
-                *end = End::Leaked;
+                *end = End::Leaked(self.context.leaks.record(Leak { kind: self.kind, handle: self.id, errno }, kept));
                 false
             }
         }
@@ -231,7 +230,12 @@ impl Handle {
     /// Leaves `left` with the object that [was not destroyed](Self::destroy_or_leak): it is dropped when that is gone after all,
     /// else never.
     pub fn leave(&self, left: Left) {
-        self.context.leaks.leave(self.kind, self.id, left);
+        let end = *self.end();
+        match end {
+            End::Leaked(serial) => self.context.leaks.leave(serial, left),
+            End::Destroyed(_) => drop(left),
+            End::Alive => std::mem::forget(left),
+        }
     }
 
     fn end(&self) -> MutexGuard<'_, End> {
@@ -239,8 +243,14 @@ impl Handle {
     }
 
     fn destroy_now(&self, end: &mut End) -> Result<Destroyed, Errno> {
-        if let End::Destroyed(destroyed) = *end {
-            return Ok(destroyed);
+        match *end {
+            End::Alive => {}
+            End::Destroyed(destroyed) => return Ok(destroyed),
+            End::Leaked(serial) => match self.context.retry_leak(serial) {
+                // As below.
+                Some(errno) if errno != Errno::EIO || self.kind == ObjectKind::Mr => return Err(errno),
+                _ => return Ok(Destroyed::default()),
+            },
         }
         let destroyed = match self.context.destroy(self.kind, self.id) {
             // The device is gone, and with it its objects. Only of memory this says too little: the kernel answers so from

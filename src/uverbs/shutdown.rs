@@ -70,12 +70,14 @@ impl Ucontext {
         self.closing().done.store(given_up.is_ok(), Ordering::Release);
         // Also after an error: handles of what was destroyed are still there, and their numbers must not be given again.
         self.gate().end_closing();
+        // Regions that were refused to whoever dropped them, and not here: their memory goes.
+        self.retry_all_leaks();
         given_up
     }
 
     fn give_up(self: &Arc<Self>) -> Result<(), Error> {
         let refused = |errno| Error::kernel(Verb::CloseDevice, errno);
-        self.retry_leaks();
+        self.retry_all_leaks();
         // Windows first: a bound one holds on to its queue pair and to its region. One that stays, stays with its region.
         let windows = match self.handles_there(ObjectKind::Mw) {
             // The driver has none, and the kernel hides what a driver has not.
@@ -220,6 +222,26 @@ mod tests {
         assert_eq!(leaks, [(ObjectKind::Mr, Errno::EIO)], "the device may still be at the region's memory");
         drop(ctx);
         assert_eq!(Arc::strong_count(&memory), 2);
+    }
+
+    /// Its window kept it, say. The device is done with its memory before the file is closed.
+    #[test]
+    fn memory_of_a_region_that_was_refused_before_goes_with_it() {
+        let (kernel, fault) = (FakeKernel::new(Knows::ALL), Fault::new());
+        let ctx = Ucontext::open(fault.wrap(kernel.clone()), &[], &mut []).unwrap();
+        let pd = ctx.alloc_pd(&mut []).unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let (mr, ..) = ctx.reg_dmabuf_mr(&pd, file.as_fd(), 0, 4096, 0, 0).unwrap();
+        let memory = Arc::new(());
+        let mr = mr.keeping(Box::new(memory.clone()));
+        fault.fail_nth(0, Errno::EINVAL);
+        drop(mr);
+        assert_eq!(ctx.leaks().len(), 1);
+        // Asked for once more, it is still refused; then what holds it goes.
+        fault.fail_nth(0, Errno::EINVAL);
+        ctx.shutdown().unwrap();
+        assert_eq!((ctx.leaks(), fault.injected()), (vec![], 2));
+        assert_eq!((kernel.live(), Arc::strong_count(&memory)), (vec![pd.id()], 1));
     }
 
     /// Another thread had opened it, and not yet put it on the list.

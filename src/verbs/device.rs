@@ -163,8 +163,8 @@ impl<P: Provider> Context<P> {
     /// Commands under way in other threads are waited for. Descriptors that were handed out ([`AsFd`](std::os::fd::AsFd))
     /// keep their numbers and lead to a pipe at its end; an `epoll` forgets them, as it does with what is closed. A child
     /// process that was forked while the device was open holds it for itself. A region that the kernel does not
-    /// deregister keeps its memory for the life of the process ([`leaks`](Self::leaks)). After an error nothing can be done
-    /// with the device but to call this again.
+    /// deregister keeps its memory for the life of the process ([`leaks`](Self::leaks)); so does a queue that the kernel had
+    /// refused to destroy before. After an error nothing can be done with the device but to call this again.
     ///
     /// A device that is gone already is given up as well, with success, so that whatever happened to it nothing of it is left.
     /// Its regions keep their memory then: the kernel says that a device is gone before it has ended all transfers.
@@ -176,9 +176,12 @@ impl<P: Provider> Context<P> {
 
     /// Objects that the kernel refused to destroy when they were dropped, and that are still there, with what they use:
     /// a queue pair that stays keeps its completion queues and its protection domain, which are then in the list too.
+    /// Asks nothing of the kernel.
     ///
-    /// The kernel is asked for them again whenever another object of the context is gone, in case it refused for a reason that
-    /// passes. When the context and all its objects were dropped, the file is closed with what is left, and the kernel destroys
+    /// The kernel is asked for them again whenever another object of the context is gone (of more than 64, for some each time), in
+    /// case it refused for a reason that passes. Objects of a device that is gone, or was [given up](Self::shutdown), stay in the
+    /// list with `EIO`: the kernel has destroyed them with the file, and does not say when the device was done with their memory,
+    /// which stays. When the context and all its objects were dropped, the file is closed with what is left, and the kernel destroys
     /// it; only memory that the device may still use stays, for the life of the process. A destroy that is refused at
     /// `close` is the caller's to try again, and is not here.
     pub fn leaks(&self) -> Vec<Leak> {
