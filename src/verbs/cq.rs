@@ -390,10 +390,10 @@ impl<P: Provider> Cq<P> {
     ///
     /// Completions that were not polled, those of destroyed queue pairs too, are gone with it.
     #[doc(alias = "ibv_destroy_cq")]
-    pub fn close(mut self) -> Result<(), CloseError<Self>> {
-        let destroyed = match Arc::get_mut(&mut self.shared) {
-            Some(alone) => alone.handle.destroy().map(drop),
-            None => {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
+        let destroyed = match Arc::strong_count(&self.shared) {
+            1 => self.shared.handle.destroy().map(drop),
+            _ => {
                 let n = self.shared.attached.load(Ordering::Relaxed);
                 Err(Error::invalid(Verb::DestroyCq, "number of queue pairs on it", n, "drop them first"))
             }

@@ -18,7 +18,7 @@ use super::provider::Provider;
 use super::provider::sealed::{NewQp, QpRequest, RecvOps, SendOps};
 use super::qp_control::QpControl;
 use super::qp_type::QpType;
-use super::registry::Source;
+use super::registry::{Registered, Source};
 use super::srq::SrqShared;
 use super::transition::Transport;
 use super::window::Windows;
@@ -28,7 +28,7 @@ use crate::uverbs::memory_wr::Owner;
 use crate::uverbs::types::Qpn;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A whole queue pair: both sides. Its type says nothing of the transport, which [`QpShared`] knows.
 pub(super) struct QpCore<P: Provider> {
@@ -76,6 +76,35 @@ pub(super) struct QpShared<P: Provider> {
 struct Parked<P: Provider> {
     sq: Option<P::Sq>,
     rq: Option<P::Rq>,
+}
+
+/// A queue pair is counted on the queues that it uses, and known by its number, until this is dropped. It may be left with one that
+/// the kernel does not destroy, and does not keep the queues.
+struct Attached {
+    send_cq: Weak<CqShared>,
+    recv_cq: Weak<CqShared>,
+    srq: Option<Weak<SrqShared>>,
+    asked: QpCap,
+    _registered: Registered,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let Self { send_cq, recv_cq, srq, asked, .. } = self;
+        // Held until the end, so that it is not destroyed under a completion queue's lock.
+        let srq = srq.as_ref().and_then(Weak::upgrade);
+        if let Some(cq) = send_cq.upgrade() {
+            cq.attached.fetch_sub(1, Ordering::Relaxed);
+            cq.demand.remove(asked.max_send_wr.into(), None);
+        }
+        if let Some(cq) = recv_cq.upgrade() {
+            cq.attached.fetch_sub(u32::from(!Weak::ptr_eq(send_cq, recv_cq)), Ordering::Relaxed);
+            cq.demand.remove(asked.max_recv_wr.into(), srq.as_ref());
+        }
+        if let Some(srq) = srq {
+            srq.attached.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What is asked of a queue pair, beside what it uses.
@@ -200,7 +229,7 @@ impl<P: Provider> RecvSide<P> {
 }
 
 impl<P: Provider> QpShared<P> {
-    /// Counts it on the queues that it uses.
+    /// Counts it on the queues that it uses, until there is nothing left of it.
     fn attach(&self) {
         let Self { send_cq, recv_cq, srq, asked, .. } = self;
         send_cq.attached.fetch_add(1, Ordering::Relaxed);
@@ -214,17 +243,14 @@ impl<P: Provider> QpShared<P> {
         }
     }
 
-    /// Counts it no more.
-    fn detach(&self) {
-        let Self { send_cq, recv_cq, srq, asked, .. } = self;
-        send_cq.attached.fetch_sub(1, Ordering::Relaxed);
-        if !Arc::ptr_eq(send_cq, recv_cq) {
-            recv_cq.attached.fetch_sub(1, Ordering::Relaxed);
-        }
-        send_cq.demand.remove(asked.max_send_wr.into(), None);
-        recv_cq.demand.remove(asked.max_recv_wr.into(), srq.as_ref());
-        if let Some(srq) = srq {
-            srq.attached.fetch_sub(1, Ordering::Relaxed);
+    /// What keeps it counted.
+    fn attached(&self) -> Attached {
+        Attached {
+            send_cq: Arc::downgrade(&self.send_cq),
+            recv_cq: Arc::downgrade(&self.recv_cq),
+            srq: self.srq.as_ref().map(Arc::downgrade),
+            asked: self.asked,
+            _registered: Registered::of(&self.pd.context, self.user_handle),
         }
     }
 
@@ -271,14 +297,13 @@ impl<P: Provider> Drop for RecvSide<P> {
 impl<P: Provider> Drop for QpShared<P> {
     fn drop(&mut self) {
         self.leave_groups();
-        let Parked { sq, rq } = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.windows.destroy();
-        if !self.control.handle.destroy_or_leak() {
+        let is_gone = self.control.handle.destroy_or_leak();
+        let attached = self.attached();
+        if !is_gone {
             // It is still there, and may put completions into its completion queues.
-            self.control.handle.leave(Box::new(Mutex::new((sq.take(), rq.take()))));
-            return;
+            let Parked { sq, rq } = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
+            self.control.handle.leave(Box::new((Mutex::new((sq.take(), rq.take())), attached)));
         }
-        self.pd.context.registry.remove(self.user_handle);
-        self.detach();
     }
 }

@@ -5,6 +5,7 @@
 //! between is then told as dropped, although its queue pair number may belong to another one by now.
 
 use super::cq::CqId;
+use super::device::ContextInner;
 use super::events::{AsyncEvent, SrqId, Subject};
 use super::health::Health;
 use crate::uverbs::context::Ucontext;
@@ -13,7 +14,7 @@ use crate::uverbs::event::{self, AsyncEventType};
 use crate::uverbs::types::{PortNum, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 #[cfg(feature = "tokio")]
 use std::task::Waker;
 
@@ -46,6 +47,27 @@ pub(super) enum Source {
     Cq(Arc<Health>),
     Qp(Qpn),
     Srq,
+}
+
+/// An object's entry, which goes with this. It may be left with an object that the kernel does not destroy, and does not keep the
+/// context open.
+pub(super) struct Registered {
+    context: Weak<ContextInner>,
+    user_handle: u64,
+}
+
+impl Registered {
+    pub(super) fn of(context: &Arc<ContextInner>, user_handle: u64) -> Self {
+        Self { context: Arc::downgrade(context), user_handle }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if let Some(context) = self.context.upgrade() {
+            context.registry.remove(self.user_handle);
+        }
+    }
 }
 
 /// Who has to be woken once the lock is released: a waker is free to come back here.

@@ -299,10 +299,10 @@ impl<P: Provider, K: SrqKind> Srq<P, K> {
     /// Destroys it; or gives it back with the reason, as long as a queue pair uses it. Receives that are posted are gone with
     /// it, and give no completion.
     #[doc(alias = "ibv_destroy_srq")]
-    pub fn close(mut self) -> Result<(), CloseError<Self>> {
-        let destroyed = match Arc::get_mut(&mut self.shared) {
-            Some(alone) => alone.handle.destroy().map(drop),
-            None => {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
+        let destroyed = match Arc::strong_count(&self.shared) {
+            1 => self.shared.handle.destroy().map(drop),
+            _ => {
                 let n = self.shared.attached.load(Ordering::Relaxed);
                 Err(Error::invalid(Verb::DestroySrq, "number of queue pairs on it", n, "drop them first"))
             }

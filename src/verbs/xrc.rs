@@ -11,7 +11,7 @@ use super::mr::CloseError;
 use super::provider::Provider;
 use super::qp_control::QpControl;
 use super::reach::{Address, Local, Place};
-use super::registry::Source;
+use super::registry::{Registered, Source};
 use super::transition::Transport;
 use crate::uverbs::attr::{QpAttr, QpState};
 use crate::uverbs::error::{Error, Verb};
@@ -311,8 +311,9 @@ impl XrcRecvQp {
 
 impl Drop for XrcRecvQp {
     fn drop(&mut self) {
-        if self.control.handle.destroy_or_leak() {
-            self.context().registry.remove(self.user_handle);
+        let registered = Registered::of(&self.xrcd.inner.context, self.user_handle);
+        if !self.control.handle.destroy_or_leak() {
+            self.control.handle.leave(Box::new(registered));
         }
     }
 }

@@ -9,8 +9,8 @@
 use crate::target::Target;
 use ironverbs::sys::{Fault, Sys};
 use ironverbs::{
-    AccessFlags, CompChannel, Context, Cq, DeviceInfo, Error, Memory, Mr, Mw, Notify, Pd, PostError, Qp, QpBuilder,
-    SendBatch, Sge, Srq, Wc,
+    AccessFlags, Any, CompChannel, Context, Cq, DeviceInfo, Error, Memory, Mr, Mw, Notify, Pd, PostError, Qp,
+    QpBuilder, QpType, SendBatch, Sge, Srq, Wc,
 };
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -94,7 +94,10 @@ fn device(target: &Target, sys: &dyn Sys) -> Result<DeviceInfo, Error> {
 }
 
 /// Posts a batch of sends.
-pub fn send(qp: &mut Qp, fill: impl FnOnce(&mut SendBatch<'_>) -> Result<(), PostError>) -> Result<(), PostError> {
+pub fn send<T: QpType>(
+    qp: &mut Qp<Any, T>,
+    fill: impl FnOnce(&mut SendBatch<'_, Any, T>) -> Result<(), PostError>,
+) -> Result<(), PostError> {
     let mut batch = qp.send_batch();
     fill(&mut batch)?;
     // SAFETY: see the module's argument.
