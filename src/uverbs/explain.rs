@@ -181,26 +181,32 @@ fn number(n: u64) -> String {
 
 /// Why memory for `what` could not be mapped: the bytes wanted, and what limits them.
 pub fn mapping(error: Error, what: &str, len_bytes: usize) -> Error {
-    if !matches!(error.errno(), Some(Errno::ENOMEM | Errno::EAGAIN)) {
-        return error.with_hint(format!("the {len_bytes} bytes of {what} cannot be mapped"));
-    }
-    let used = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    error.with_hint(no_address_space(what, len_bytes, getrlimit(Resource::RLIMIT_AS).ok(), &used))
+    let wanted = format!("the {len_bytes} bytes of {what} cannot be mapped");
+    let hint = match error.errno() {
+        Some(Errno::ENOMEM) => {
+            let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+            let why = no_address_space(len_bytes, getrlimit(Resource::RLIMIT_AS).ok(), &status);
+            format!("{wanted}: {why}")
+        }
+        Some(Errno::EAGAIN) => {
+            format!("{wanted}: the process locks all that it maps (mlockall); {}", PinLimits::now().describe())
+        }
+        _ => wanted,
+    };
+    error.with_hint(hint)
 }
 
 /// `limit` is the soft and hard `RLIMIT_AS`, `status` what `/proc/self/status` says.
-fn no_address_space(what: &str, len_bytes: usize, limit: Option<(u64, u64)>, status: &str) -> String {
-    let wanted = format!("the {len_bytes} bytes of {what} cannot be mapped");
+fn no_address_space(len_bytes: usize, limit: Option<(u64, u64)>, status: &str) -> String {
+    let used = status.lines().find_map(|line| line.strip_prefix("VmSize:")).and_then(kib).unwrap_or(0);
     match limit {
-        Some((soft, _)) if soft != RLIM_INFINITY => {
-            let used = status.lines().find_map(|line| line.strip_prefix("VmSize:")).and_then(kib);
-            let used = used.map_or(String::new(), |used| format!(", of which {used} are used"));
-            format!(
-                "{wanted}: the process may have {soft} bytes of address space{used} (RLIMIT_AS): ask for less, or raise it \
-                 (ulimit -v, or LimitAS= of the service)"
-            )
-        }
-        _ => format!("{wanted}: the host is out of memory, or does not overcommit it; ask for less"),
+        Some((soft, _)) if used.saturating_add(len_bytes as u64) > soft => format!(
+            "the process may have {soft} bytes of address space, of which {used} are used (RLIMIT_AS): ask for less, or raise \
+             it (ulimit -v, or LimitAS= of the service)"
+        ),
+        _ => "the host is out of memory or does not overcommit it, or the process has too many mappings (sysctl \
+              vm.max_map_count): ask for less, or raise what is short"
+            .to_owned(),
     }
 }
 

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// ```
 pub struct SendHalf<P: Provider = Any, T: QpType = Rc> {
     pub(super) side: SendSide<P>,
-    local: Local,
+    pub(super) local: Local,
     kind: PhantomData<T>,
 }
 
@@ -39,7 +39,7 @@ pub struct SendHalf<P: Provider = Any, T: QpType = Rc> {
 /// ```
 pub struct RecvHalf<P: Provider = Any, T: QpType = Rc> {
     pub(super) side: RecvSide<P>,
-    local: Local,
+    pub(super) local: Local,
     kind: PhantomData<T>,
 }
 

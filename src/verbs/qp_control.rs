@@ -74,18 +74,17 @@ impl QpControl {
             return error;
         }
         let (state, now) = (self.state(), self.query().ok());
+        // What comes next is refused whatever its values are.
+        if let Some(now) = now.as_ref().filter(|now| now.qp_state != state) {
+            return error.with_hint(format!("the queue pair went from {state} to {} by itself", now.qp_state));
+        }
         let port = match (raw.attr_mask & mask::PORT, &now) {
             (0, Some(now)) => now.port_num,
             _ => raw.port_num,
         };
-        if let Some(hint) = self.beyond(raw, port) {
-            return error.with_hint(hint);
-        }
-        match now {
-            Some(attr) if attr.qp_state != state => {
-                error.with_hint(format!("the queue pair went from {state} to {} by itself", attr.qp_state))
-            }
-            _ => error,
+        match self.beyond(raw, port) {
+            Some(hint) => error.with_hint(hint),
+            None => error,
         }
     }
 

@@ -6,8 +6,10 @@ use super::halves::{RecvHalf, SendHalf};
 use super::provider::Provider;
 use super::qp::Qp;
 use super::qp_type::QpType;
+use super::srq::{Srq, SrqKind};
 use crate::uverbs::attr::QpCap;
 use crate::uverbs::error::{Error, Verb};
+use crate::uverbs::types::Mtu;
 use crate::uverbs::wr::PostError;
 
 impl<P: Provider, T: QpType> Qp<P, T> {
@@ -22,33 +24,43 @@ impl<P: Provider, T: QpType> Qp<P, T> {
     /// # Ok(()) }
     /// ```
     pub fn explain(&self, verb: Verb, refused: PostError) -> Error {
-        explain(verb, refused, &self.cap())
+        explain(verb, refused, &self.cap(), self.local.endpoint.mtu)
     }
 }
 
 impl<P: Provider, T: QpType> SendHalf<P, T> {
     /// As [`Qp::explain`], of a send.
     pub fn explain(&self, refused: PostError) -> Error {
-        explain(Verb::PostSend, refused, &self.cap())
+        explain(Verb::PostSend, refused, &self.cap(), self.local.endpoint.mtu)
     }
 }
 
 impl<P: Provider, T: QpType> RecvHalf<P, T> {
     /// As [`Qp::explain`], of a receive.
     pub fn explain(&self, refused: PostError) -> Error {
-        explain(Verb::PostRecv, refused, &self.cap())
+        explain(Verb::PostRecv, refused, &self.cap(), self.local.endpoint.mtu)
     }
 }
 
-fn explain(verb: Verb, refused: PostError, cap: &QpCap) -> Error {
+impl<P: Provider, K: SrqKind> Srq<P, K> {
+    /// As [`Qp::explain`], of a receive.
+    pub fn explain(&self, refused: PostError) -> Error {
+        let cap = QpCap { max_recv_wr: self.capacity(), max_recv_sge: self.max_sge(), ..QpCap::default() };
+        explain(Verb::PostRecv, refused, &cap, None)
+    }
+}
+
+fn explain(verb: Verb, refused: PostError, cap: &QpCap, mtu: Option<Mtu>) -> Error {
     let is_recv = verb == Verb::PostRecv;
     let (wrs, sges) = if is_recv { (cap.max_recv_wr, cap.max_recv_sge) } else { (cap.max_send_wr, cap.max_send_sge) };
+    let mtu = mtu.map_or(0, Mtu::bytes);
     let (what, value) = match refused {
         // The kernel's own answer.
         PostError::Doorbell(errno) => return Error::kernel(verb, errno).with_hint(refused.to_string()),
         PostError::QueueFull => ("queue", format!("full with {wrs} work requests")),
         PostError::TooManySges => ("list", format!("longer than {sges} scatter/gather entries")),
         PostError::InlineTooLong => ("inline payload", format!("longer than {} bytes", cap.max_inline_data)),
+        PostError::DatagramTooLong if mtu != 0 => ("datagram", format!("longer than {mtu} bytes")),
         PostError::MessageTooLong => ("message", format!("longer than {} bytes", 1_u64 << 31)),
         _ => ("work request", "refused".to_owned()),
     };
@@ -70,12 +82,13 @@ mod tests {
             (Verb::PostRecv, PostError::TooManySges, "post_recv: list is longer than 2 scatter/gather entries; "),
             (Verb::PostSend, PostError::InlineTooLong, "post_send: inline payload is longer than 48 bytes; "),
             (Verb::PostSend, PostError::MessageTooLong, "post_send: message is longer than 2147483648 bytes; "),
+            (Verb::PostSend, PostError::DatagramTooLong, "post_send: datagram is longer than 1024 bytes; "),
             (Verb::PostSend, PostError::BadState, "post_send: work request is refused; the queue pair is in a state"),
         ] {
-            let error = explain(verb, refused, &cap).to_string();
+            let error = explain(verb, refused, &cap, Some(Mtu::B1024)).to_string();
             assert!(error.starts_with(text) && error.ends_with(&refused.to_string()), "{error}");
         }
-        let error = explain(Verb::PostSend, PostError::Doorbell(Errno::EAGAIN), &cap);
+        let error = explain(Verb::PostSend, PostError::Doorbell(Errno::EAGAIN), &cap, None);
         assert_eq!(error.errno(), Some(Errno::EAGAIN));
     }
 }

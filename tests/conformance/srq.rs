@@ -245,6 +245,8 @@ fn filled_to_the_last_receive_and_again(target: &Target) {
             }
             let entry = star.place(0);
             assert_eq!(try_recv_shared(&mut star.srq, |batch| batch.recv(9, &[entry])), Err(PostError::QueueFull));
+            let text = star.srq.explain(PostError::QueueFull).to_string();
+            assert!(text.starts_with(&format!("post_recv: queue is full with {capacity} work requests; ")), "{text}");
             for _ in 0..capacity {
                 star.send(number as usize % 2, number);
                 number += 1;

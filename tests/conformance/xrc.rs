@@ -36,6 +36,8 @@ tests! {
     its_completion_queue_has_events,
     few_receives_are_told,
     closes_in_order_only,
+    another_handles_change_of_state_is_named_first,
+    what_the_kernel_kept_for_a_while_is_forgotten_when_it_goes,
     every_command_may_fail,
 }
 
@@ -597,6 +599,46 @@ fn closes_in_order_only(target: &Target) {
     step("a number that is no receiving end's");
     let xrcd = domain(&context);
     assert_eq!(xrcd.open_recv_qp(Qpn::new(0x12_3456).unwrap()).unwrap_err().errno(), Some(Errno::EINVAL));
+}
+
+/// It is why the change is refused, and not a limit that it goes beyond as well.
+fn another_handles_change_of_state_is_named_first(target: &Target) {
+    let to = Receiver::new(target);
+    let prepared = to.xrcd.recv_qp().port(target.port).build().unwrap();
+    let own = prepared.endpoint();
+    let other = to.xrcd.open_recv_qp(own.qpn).unwrap();
+    other.modify(&QpUpdate::to(QpState::ERR)).unwrap();
+    let mut options = prepared.connect_options();
+    options.max_dest_rd_atomic = 255;
+    let refused = prepared.connect_with(&own, &options).unwrap_err();
+    assert!(refused.to_string().contains("the queue pair went from INIT to ERR by itself"), "{refused}");
+}
+
+/// The kernel refused to destroy it at first. Once it is gone its events are those of something that was dropped.
+fn what_the_kernel_kept_for_a_while_is_forgotten_when_it_goes(target: &Target) {
+    drop(domain(&target.open()));
+    let fault = Fault::new();
+    let sys = fault.wrap_sys(target.host.sys());
+    let info = sys.devices().unwrap().into_iter().find(|info| info.name == target.device).unwrap();
+    let context = Context::open_on(&*sys, &info).unwrap();
+    let to = Receiver::in_domain(context.clone(), domain(&context));
+    let (mut from, recv) = connect_with_access(target, &to, AccessFlags::REMOTE_WRITE);
+    let entry = [from.sge(0, 8)];
+    let refused = to.remote(0);
+    try_send(&mut from.qp, |batch| batch.to_srq(to.srq.number()).read(1, WrFlags::SIGNALED, &entry, refused)).unwrap();
+    assert_ne!(completions(&mut from.cq, 1)[0].status(), WcStatus::SUCCESS);
+    step("its event is read by a thread that waits for something else");
+    let channel = context.create_comp_channel().unwrap();
+    let mut other = context.cq_builder(4).channel(&channel).build().unwrap();
+    assert!(!other.wait(Duration::from_millis(50)).unwrap());
+    fault.fail_matching(|command| command.name() == "QP.DESTROY", Errno::EPERM);
+    drop(recv);
+    fault.clear();
+    assert_eq!(context.leaks().len(), 1);
+    drop(context.alloc_pd().unwrap());
+    assert_eq!(context.leaks(), vec![]);
+    let event = context.async_events().try_next().unwrap().expect("a READ that was not allowed is told");
+    assert_eq!(event.subject, Subject::Dropped, "{event:?}");
 }
 
 /// Everything of a connection, made in an order in which each object is there before those that need it.

@@ -15,14 +15,20 @@ fn memory_that_cannot_be_mapped_names_the_bytes_and_the_limit() {
     let error = || Error::kernel(Verb::CreateCq, Errno::ENOMEM);
     let text = mapping(error(), "the completion ring", 1 << 40).to_string();
     assert!(text.contains("the 1099511627776 bytes of the completion ring cannot be mapped"), "{text}");
-    let text = no_address_space("it", 4096, Some((1 << 20, RLIM_INFINITY)), "Name:\tx\nVmSize:\t     512 kB\n");
+    let (limit, status) = (Some((1 << 20, RLIM_INFINITY)), "Name:\tx\nVmSize:\t     512 kB\n");
     assert_eq!(
-        text,
-        "the 4096 bytes of it cannot be mapped: the process may have 1048576 bytes of address space, of which 524288 are \
-         used (RLIMIT_AS): ask for less, or raise it (ulimit -v, or LimitAS= of the service)"
+        no_address_space((512 << 10) + 1, limit, status),
+        "the process may have 1048576 bytes of address space, of which 524288 are used (RLIMIT_AS): ask for less, or raise \
+         it (ulimit -v, or LimitAS= of the service)"
     );
-    let text = no_address_space("it", 4096, Some((RLIM_INFINITY, RLIM_INFINITY)), "");
-    assert!(text.contains("overcommit"), "{text}");
+    for (limit, status) in [(limit, status), (Some((RLIM_INFINITY, RLIM_INFINITY)), ""), (None, "")] {
+        let text = no_address_space(512 << 10, limit, status);
+        assert!(text.contains("overcommit") && text.contains("vm.max_map_count") && !text.contains("RLIMIT"), "{text}");
+    }
+    // The limit of locked memory, where all that is mapped is locked.
+    let text = mapping(Error::kernel(Verb::MapQueue, Errno::EAGAIN), "it", 4096).to_string();
+    assert!(text.contains("the 4096 bytes of it cannot be mapped: the process locks all that it maps"), "{text}");
+    assert!(text.contains("RLIMIT_MEMLOCK is") && !text.contains("RLIMIT_AS"), "{text}");
     let other = mapping(Error::kernel(Verb::MapQueue, Errno::EINVAL), "it", 4096).to_string();
     assert!(other.contains("the 4096 bytes of it cannot be mapped") && !other.contains("RLIMIT"), "{other}");
 }
