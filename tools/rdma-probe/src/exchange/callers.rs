@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Callers that are listened to at once, as far as the process may have descriptors. One more takes the place of the one that
 /// is waited for longest, if that has nothing to say: a client speaks as soon as it is connected.
-const MOST_CALLERS: usize = 128;
+pub(super) const MOST_CALLERS: usize = 128;
 
 /// How long callers are left alone where there are no descriptors for them.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(50);

@@ -381,3 +381,39 @@ fn what_cannot_be_done_now_is_not_tried_without_a_pause() {
     assert!(matches!(error, Some(ExchangeError::NobodyCame { last: None, .. })), "{error:?}");
     assert!((2..=20).contains(&unable.asked), "{}", unable.asked);
 }
+
+/// Lets a client speak between two looks at the callers, and another one call before it is heard.
+struct Between {
+    client: TcpStream,
+    others: Vec<TcpStream>,
+    looks: u32,
+}
+
+impl Aside for Between {
+    fn fd(&self) -> BorrowedFd<'_> {
+        // It can be written to, but there is nothing to be read until the client is answered.
+        self.client.as_fd()
+    }
+
+    fn attend(&mut self) -> bool {
+        self.looks += 1;
+        if self.looks == 2 {
+            self.client.write_all(&address(7).encode()).unwrap();
+            self.others.push(TcpStream::connect(self.client.peer_addr().unwrap()).unwrap());
+        }
+        // It is asked again in a moment.
+        false
+    }
+}
+
+#[test]
+fn who_is_parted_with_is_heard_before() {
+    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let call = || TcpStream::connect(listener.local()).unwrap();
+    let client = call();
+    let others = (1..callers::MOST_CALLERS).map(|_| call()).collect();
+    let mut between = Between { client, others, looks: 0 };
+    let (_, remote) = listener.client(1, limits(10_000), &Stop::never().unwrap(), Some(&mut between)).unwrap();
+    assert_eq!(one(remote), address(7));
+    assert_eq!(between.looks, 2);
+}
