@@ -4,7 +4,7 @@
 //! release and disassembled with `objdump`. Every instruction between a function's first and last byte is looked at, whether
 //! or not a test would ever reach it; so code for errors, and a panic that only the optimizer thinks possible, count too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Write};
 use std::process::{Command, Stdio};
 
@@ -172,7 +172,8 @@ fn functions(listing: &Listing) -> BTreeMap<String, Function> {
     hot.map(|&Symbol { address: start, size, name }| {
         let end = start + size;
         let inside = code.iter().filter(|(address, _)| (start..end).contains(address));
-        let instructions = inside.map(|(_, text)| direct(text, &constants, &names)).collect();
+        let texts: Vec<&str> = inside.map(|&(_, text)| text).collect();
+        let instructions = texts.iter().map(|text| direct(text, &texts, &constants, &names)).collect();
         (name.to_owned(), Function { start, end, instructions })
     })
     .collect()
@@ -211,14 +212,44 @@ fn instruction(line: &str) -> Option<(u64, &str)> {
 }
 
 /// Writes a call through a constant word as the call of the function that the word names: code of another crate is called
-/// so, unless the linker makes it direct.
-fn direct(text: &str, constants: &BTreeMap<u64, u64>, names: &BTreeMap<u64, &str>) -> String {
+/// so, unless the linker makes it direct. The word may have been loaded into a register before.
+fn direct(text: &str, function: &[&str], constants: &BTreeMap<u64, u64>, names: &BTreeMap<u64, &str>) -> String {
     let callee = || {
-        let (_, place) = text.strip_prefix("call")?.split_once('#')?;
-        let callee = constants.get(&hex(place.split_whitespace().next()?)?)?;
+        let target = text.strip_prefix("call")?.trim();
+        let word = match target.strip_prefix('*').filter(|register| register.starts_with('%')) {
+            Some(register) => word_in(register, function)?,
+            None => word_of(target)?,
+        };
+        let callee = constants.get(&word)?;
         Some(format!("call {callee:x} <{}>", names.get(callee)?))
     };
     callee().unwrap_or_else(|| text.to_owned())
+}
+
+/// Where the word is that an operand names, as objdump notes it behind.
+fn word_of(operand: &str) -> Option<u64> {
+    hex(operand.split_once('#')?.1.split_whitespace().next()?)
+}
+
+/// Where the only word is that a function ever loads into that register. It may be put aside in another one, and come back.
+fn word_in(register: &str, function: &[&str]) -> Option<u64> {
+    let mut words = BTreeSet::new();
+    for text in function.iter().filter(|text| text.starts_with("mov ") || text.starts_with("lea ")) {
+        let (operands, _) = text[4..].split_once('#').unwrap_or((&text[4..], ""));
+        let Some(from) = operands.trim().strip_suffix(register).and_then(|rest| rest.strip_suffix(',')) else {
+            continue;
+        };
+        let aside = format!("{register},{}", from.trim());
+        match from.trim().starts_with('%') {
+            true if function.iter().any(|text| text.strip_prefix("mov ").is_some_and(|to| to.trim() == aside)) => {}
+            true => return None,
+            false if text.starts_with("lea ") => return None,
+            false => {
+                words.insert(word_of(text)?);
+            }
+        }
+    }
+    words.pop_first().filter(|_| words.is_empty())
 }
 
 fn hex(text: &str) -> Option<u64> {
@@ -358,6 +389,18 @@ fn functions_are_read_whole_and_calls_through_constants_are_named() {
     let memcpy = "call   *0x721fe(%rip)        # ab520 <memcpy@GLIBC_2.14>";
     assert_eq!(function.instructions, ["call 5000 <<a::B as c::D>::e>", memcpy, "ret"]);
     assert_eq!(function.faults(false, "rxe").len(), 2);
+}
+
+#[test]
+fn a_call_through_a_register_is_named_where_it_holds_one_word_only() {
+    let word = "mov    0x13654a(%rip),%r10        # 1bfe60 <_DYNAMIC+0x2c0>";
+    let other_word = "mov    0x13654a(%rip),%r10        # 1bfe68 <_DYNAMIC+0x2c8>";
+    let code = [word, "mov    %r10,%r12", "mov    0x40(%rsi),%r10d", "call   *%r10", "mov    %r12,%r10", word, "ret"];
+    assert_eq!(word_in("%r10", &code), Some(0x1bfe60));
+    for other in [other_word, "mov    0x8(%rax),%r10", "lea    0x8(%rip),%r10        # 5b490 <f>", "mov    %rdi,%r10"] {
+        assert_eq!(word_in("%r10", &[&code[..], &[other]].concat()), None, "{other}");
+    }
+    assert_eq!(word_in("%rax", &code), None);
 }
 
 #[test]
