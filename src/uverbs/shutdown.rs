@@ -201,16 +201,33 @@ mod tests {
         assert!(ctx.leaks().is_empty());
     }
 
+    /// A region, and what keeps its memory.
+    struct Region {
+        kernel: Arc<FakeKernel>,
+        fault: Fault,
+        ctx: Arc<Ucontext>,
+        pd: Handle,
+        mr: Handle,
+        memory: Arc<()>,
+    }
+
+    impl Region {
+        fn new() -> Self {
+            let (kernel, fault) = (FakeKernel::new(Knows::ALL), Fault::new());
+            let ctx = Ucontext::open(fault.wrap(kernel.clone()), &[], &mut []).unwrap();
+            let pd = ctx.alloc_pd(&mut []).unwrap();
+            let file = std::fs::File::open("/dev/null").unwrap();
+            let (mr, ..) = ctx.reg_dmabuf_mr(&pd, file.as_fd(), 0, 4096, 0, 0).unwrap();
+            let memory = Arc::new(());
+            let mr = mr.keeping(Box::new(memory.clone()));
+            Self { kernel, fault, ctx, pd, mr, memory }
+        }
+    }
+
     /// Nothing can be listed nor destroyed, and the file must be closed all the same: the kernel waits for that.
     #[test]
     fn a_device_that_is_gone_is_given_up_too() {
-        let (kernel, fault) = (FakeKernel::new(Knows::ALL), Fault::new());
-        let ctx = Ucontext::open(fault.wrap(kernel.clone()), &[], &mut []).unwrap();
-        let pd = ctx.alloc_pd(&mut []).unwrap();
-        let file = std::fs::File::open("/dev/null").unwrap();
-        let (mr, ..) = ctx.reg_dmabuf_mr(&pd, file.as_fd(), 0, 4096, 0, 0).unwrap();
-        let memory = Arc::new(());
-        let mr = mr.keeping(Box::new(memory.clone()));
+        let Region { fault, ctx, pd, mr, memory, .. } = Region::new();
         fault.fail_matching(|_| true, Errno::EIO);
         ctx.shutdown().unwrap();
         assert!(ctx.closing().done.load(Ordering::Acquire));
@@ -227,13 +244,7 @@ mod tests {
     /// Its window kept it, say. The device is done with its memory before the file is closed.
     #[test]
     fn memory_of_a_region_that_was_refused_before_goes_with_it() {
-        let (kernel, fault) = (FakeKernel::new(Knows::ALL), Fault::new());
-        let ctx = Ucontext::open(fault.wrap(kernel.clone()), &[], &mut []).unwrap();
-        let pd = ctx.alloc_pd(&mut []).unwrap();
-        let file = std::fs::File::open("/dev/null").unwrap();
-        let (mr, ..) = ctx.reg_dmabuf_mr(&pd, file.as_fd(), 0, 4096, 0, 0).unwrap();
-        let memory = Arc::new(());
-        let mr = mr.keeping(Box::new(memory.clone()));
+        let Region { kernel, fault, ctx, pd, mr, memory } = Region::new();
         fault.fail_nth(0, Errno::EINVAL);
         drop(mr);
         assert_eq!(ctx.leaks().len(), 1);

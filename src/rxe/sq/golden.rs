@@ -5,8 +5,8 @@
 //!
 //! The rxe provider of rdma-core 44 was made to post the same work requests into such a ring on Linux 6.12. Wherever it
 //! writes a byte, it writes the same, with three exceptions: `ssn`, which it counts and the kernel does not look at,
-//! `num_sge` of inline data, where it leaves the caller's number, and the address of a datagram, which it names by number. It does not write `status`, `mask` to `ack_length`,
-//! `has_rd_atomic` and `dma.reserved`.
+//! `num_sge` of inline data, where it leaves the caller's number, and the address of a datagram, which it names by number.
+//! It does not write `status`, `mask` to `ack_length`, `has_rd_atomic` and `dma.reserved`.
 
 use super::UdTo;
 use super::tests::{queue, sge};

@@ -12,7 +12,7 @@ use crate::ping::{measure, report_of};
 use crate::ping_report::{ConnectionReport, PingReport, PingRole};
 use crate::place::Place;
 use crate::presence::Presence;
-use crate::rendezvous::{Meeting, is_early, listen};
+use crate::rendezvous::{Rendezvous, is_early, listen};
 use crate::stop::Stop;
 use crate::wait::Deadline;
 use crate::wire::Address;
@@ -46,19 +46,19 @@ pub fn ping(
     let mut last = None;
     loop {
         let searched = Instant::now();
-        let (role, meeting, limit, begin) = match (&args.host, &listener) {
+        let (role, rendezvous, limit, begin) = match (&args.host, &listener) {
             (Some(host), _) => {
-                let meeting = Meeting::with_server(host, args, &deadline, stop)?;
-                (Role::Client, meeting, deadline.left(), searched)
+                let rendezvous = Rendezvous::with_server(host, args, &deadline, stop)?;
+                (Role::Client, rendezvous, deadline.left(), searched)
             }
             (None, Some(listener)) => {
-                let meeting = Meeting::with_client(listener, &deadline, last.as_ref(), stop)?;
+                let rendezvous = Rendezvous::with_client(listener, &deadline, last.as_ref(), stop)?;
                 // It may have come at the last moment.
-                (Role::Server, meeting, args.timeout, Instant::now())
+                (Role::Server, rendezvous, args.timeout, Instant::now())
             }
             (None, None) => return Err(Failure::new(Kind::Usage, "--cm has a client and a server")),
         };
-        let Joined { place, presence, parts, connection } = match join(meeting, role, machine, args, limit, stop) {
+        let Joined { place, presence, parts, connection } = match join(rendezvous, role, machine, args, limit, stop) {
             Ok(joined) => joined,
             // Another one may be better.
             Err(apart) if role == Role::Server && apart.failure.kind == Kind::Peer => {
@@ -104,17 +104,17 @@ impl From<Failure> for Apart {
 
 /// Makes this end where the peer can be reached, and connects it within `limit`.
 fn join<'a>(
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     role: Role,
     machine: &'a Machine,
     args: &'a Ping,
     limit: Duration,
     stop: &'a Stop,
 ) -> Result<Joined<'a>, Apart> {
-    let place = place_of(&meeting, machine, args, stop)?;
+    let place = place_of(&rendezvous, machine, args, stop)?;
     let presence = Presence::watch(machine.sys().clone(), place.context.info(), stop)?;
-    let (parts, qp) = prepare::<Rc>(&place, role, |pd, cq| meeting.qp_builder(pd, cq))?;
-    match meeting.connect(qp, handshake(args), limit, stop) {
+    let (parts, qp) = prepare::<Rc>(&place, role, |pd, cq| rendezvous.qp_builder(pd, cq))?;
+    match rendezvous.connect(qp, handshake(args), limit, stop) {
         Ok(Ok(connection)) => Ok(Joined { place, presence, parts, connection }),
         Ok(Err(error)) => Err(Apart { is_early: is_early(&error), failure: error.into() }),
         Err(failure) => Err(presence.explain(failure).into()),
@@ -122,8 +122,13 @@ fn join<'a>(
 }
 
 /// The device and the port that lead to the peer.
-fn place_of<'a>(meeting: &Meeting, machine: &'a Machine, args: &'a Ping, stop: &'a Stop) -> Result<Place<'a>, Failure> {
-    let addresses = meeting.addresses();
+fn place_of<'a>(
+    rendezvous: &Rendezvous,
+    machine: &'a Machine,
+    args: &'a Ping,
+    stop: &'a Stop,
+) -> Result<Place<'a>, Failure> {
+    let addresses = rendezvous.addresses();
     let devices = machine.devices()?;
     let device = devices.iter().find(|device| addresses.device.is_some() && device.index == addresses.device);
     let Some((device, port)) = device.zip(addresses.port) else {

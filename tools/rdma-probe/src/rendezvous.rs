@@ -16,14 +16,14 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// A peer that is known, and not connected yet.
-pub enum Meeting {
+pub enum Rendezvous {
     /// This end asks for the connection.
     Client(Route),
     /// This end is asked.
     Server(Request),
 }
 
-impl Meeting {
+impl Rendezvous {
     /// The client's way to the server.
     pub fn with_server(host: &str, args: &Ping, deadline: &Deadline, stop: &Stop) -> Result<Self, Failure> {
         let mut failure = None;
