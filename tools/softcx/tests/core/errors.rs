@@ -67,6 +67,29 @@ fn a_receive_buffer_that_is_not_registered() {
     a.send(SEND, 0, &[&inline(b"x")]);
     fails(&mut a, &b, 0x14, BOTH);
     assert_eq!(b.poll().unwrap().syndrome(), 0x04);
+    // All of it must be, also where the message needs less.
+    let (mut a, mut b) = pair(QpKind::Rc);
+    let half = b.register(DATA, 32, Access::LOCAL_WRITE);
+    b.receive(&[(64, half, DATA)]);
+    a.send(SEND, 0, &[&inline(b"x")]);
+    fails(&mut a, &b, 0x14, BOTH);
+    assert_eq!(b.poll().unwrap().syndrome(), 0x04);
+}
+
+/// A packet that is not a message's last is as long as there may be.
+#[test]
+fn sides_that_do_not_agree_on_the_length_of_packets() {
+    for opcode in [SEND, WRITE] {
+        let (mut a, mut b) = pair(QpKind::Rc);
+        a.modify(|attr| attr.mtu_bytes = 512, None);
+        b.modify(|attr| attr.mtu_bytes = 1024, None);
+        b.receive(&[(1024, b.key, DATA)]);
+        let to = raddr(DATA, b.key);
+        let data = sge(600, a.key, DATA);
+        let segments: &[&[u8]] = if opcode == WRITE { &[&to, &data] } else { &[&data] };
+        a.send(opcode, 0, segments);
+        fails(&mut a, &b, 0x12, BOTH);
+    }
 }
 
 #[test]

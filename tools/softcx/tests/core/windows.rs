@@ -128,6 +128,93 @@ fn bad_binds_fail() {
     bind(&mut a, region, 7, true, region, (DATA, 64), 0x20);
     a.settle();
     assert_eq!(a.poll().unwrap().syndrome(), 0x06, "not a window");
+    let (mut a, _b) = pair(QpKind::Rc);
+    let (w, region) = (window(&a), a.key);
+    bind(&mut a, w, 7, true, region, (DATA, 64), 0x20);
+    fence(&mut a);
+    bind(&mut a, w & !0xff | 7, 8, true, region, (DATA, 64), 0x20);
+    a.settle();
+    let done: Vec<u8> = a.poll_all().iter().map(|c| if c.opcode == 0 { 0 } else { c.syndrome() }).collect();
+    assert_eq!(done, [0, 0, 0x06], "bound already");
+    // What peers are to write must be the binder's to write.
+    for (access, syndrome) in [(0x10, None), (0x20, Some(0x06)), (0x40, Some(0x06))] {
+        let (mut a, _b) = pair(QpKind::Rc);
+        let (w, region) = (window(&a), a.register(DATA, 64, Access::LOCAL_READ));
+        bind(&mut a, w, 7, false, region, (DATA, 64), access);
+        fence(&mut a);
+        a.settle();
+        let done = a.poll().unwrap();
+        assert_eq!((done.opcode == 13).then(|| done.syndrome()), syndrome, "access {access:#x}");
+    }
+}
+
+#[test]
+fn a_window_is_taken_back_by_its_queue_pair_only() {
+    for own in [true, false] {
+        let (mut a, _b) = pair(QpKind::Rc);
+        let (w, region) = (window(&a), a.key);
+        bind(&mut a, w, 7, true, region, (DATA, 64), 0x20);
+        fence(&mut a);
+        a.settle();
+        let (key, qpn) = (w & !0xff | 7, a.qpn);
+        assert_eq!(a.device(|d| d.mkey(key).unwrap().qpn), Some(qpn));
+        if !own {
+            a.device(|d| d.mkey(key).unwrap().qpn = Some(qpn + 1));
+        }
+        invalidate(&mut a, key);
+        fence(&mut a);
+        a.settle();
+        let done: Vec<u8> = a.poll_all().iter().map(|c| if c.opcode == 0 { 0 } else { c.syndrome() }).collect();
+        assert_eq!(done, if own { [0, 0, 0, 0] } else { [0, 0, 0x06, 0x05] });
+    }
+}
+
+/// What peers may do by a key of `len` bytes at the start of the data, in memory that goes on behind them; of `qpn` alone, if there is one.
+fn open_to(b: &Side, len: u64, qpn: Option<u32>) -> u32 {
+    let pd = b.pd;
+    b.device(|d| {
+        d.create_mkey(Mkey {
+            variant: 0,
+            pd,
+            access: Access::ALL,
+            start: DATA,
+            len,
+            translation: Translation::Bus(Buffer::contiguous(DATA, 2 * len)),
+            free: false,
+            qpn,
+            is_window: false,
+            umr: false,
+        })
+    })
+}
+
+#[test]
+fn a_key_ends_with_its_last_byte() {
+    for opcode in [WRITE, READ] {
+        let (mut a, b) = pair(QpKind::Rc);
+        let key = open_to(&b, 64, None);
+        for (offset, syndrome) in [(56, None), (57, Some(0x13))] {
+            a.send(opcode, 0, &[&raddr(DATA + offset, key), &sge(8, a.key, DATA)]);
+            a.settle();
+            let done = a.poll().unwrap();
+            assert_eq!((done.opcode == 13).then(|| done.syndrome()), syndrome, "8 bytes at {offset}");
+        }
+        let bounds = Why::Bounds { start: DATA, len: 64 };
+        let told = |m: &Misuse| matches!(m, Misuse::RemoteAccess(KeyError { why, .. }) if *why == bounds);
+        assert!(a.fabric.take_reports().iter().any(|report| told(&report.misuse)));
+    }
+}
+
+#[test]
+fn a_key_of_one_queue_pair_is_no_others() {
+    for (own, syndrome) in [(true, None), (false, Some(0x13))] {
+        let (mut a, b) = pair(QpKind::Rc);
+        let key = open_to(&b, 64, Some(if own { b.qpn } else { b.qpn + 1 }));
+        a.send(WRITE, 0, &[&raddr(DATA, key), &inline(b"x")]);
+        a.settle();
+        let done = a.poll().unwrap();
+        assert_eq!((done.opcode == 13).then(|| done.syndrome()), syndrome);
+    }
 }
 
 #[test]
