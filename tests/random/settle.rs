@@ -18,7 +18,8 @@ impl World {
         let queue = &mut self.sides[side].cqs[cq];
         let mut all: Vec<(Wc, Option<Vec<u8>>)> = vec![];
         // Only who looks at the completion itself sees what came inside.
-        let how = if self.pairs.iter().any(|pair| pair.spec.inside) { Poll::Lent } else { how };
+        let may_be_inside = |pair: &Pair| pair.spec.inside && pair.spec.cqs.contains(&cq);
+        let how = if self.pairs.iter().any(may_be_inside) { Poll::Lent } else { how };
         match how {
             Poll::One => {
                 while all.len() < most
