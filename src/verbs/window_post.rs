@@ -10,7 +10,7 @@
 use super::batch::SendBatch;
 use super::provider::Provider;
 use super::qp::Qp;
-use super::window::Mw;
+use super::window::{Mw, MwType};
 use crate::uverbs::memory_wr::MwBinding;
 use crate::uverbs::types::Rkey;
 use crate::uverbs::wr::{Payload, PostError, SendOp, WrFlags};
@@ -29,6 +29,8 @@ impl<P: Provider> SendBatch<'_, P> {
     ) -> Result<(), PostError> {
         let owner = self.owner();
         window.check_bind(owner, &binding)?;
+        // As the window has it: so the compiler knows what is pushed, and makes no table of all kinds of requests.
+        let binding = MwBinding { type_2: window.mw_type() == MwType::Type2, ..binding };
         self.push(wr_id, flags | WrFlags::SIGNALED, SendOp::Bind(binding), Payload::Sges(&[]))?;
         window.binding_posted(wr_id, owner, &binding);
         Ok(())
