@@ -2,7 +2,7 @@
 
 use super::abi::{AllocUcontextReq, AllocUcontextResp, lib_caps, ucontext_mask};
 use super::dbrec::DoorbellPages;
-use super::layout::{Limits, MAX_SEND_BLOCKS};
+use super::layout::{Limits, MAX_RECEIVES, MAX_SEND_BLOCKS};
 use super::uar::{Caching, Registers, SendRegister, UarPage};
 use super::uar_object;
 use super::uidx::UserIndices;
@@ -148,7 +148,7 @@ impl Caps {
                 max_send_blocks: r.max_send_wqebb.min(MAX_SEND_BLOCKS),
                 max_send_element_bytes: r.max_sq_desc_sz.into(),
                 max_recv_element_bytes: r.max_rq_desc_sz.into(),
-                max_recv_wr: r.max_recv_wr,
+                max_recv_wr: r.max_recv_wr.min(MAX_RECEIVES),
                 max_srq_recv_wr: r.max_srq_recv_wr,
             },
             register_bytes: r.bf_reg_size,

@@ -8,6 +8,8 @@ use crate::uverbs::error::{Error, Lacking, Verb};
 /// Longest send queue there is, in blocks. The device is told of blocks by an index of 16 bits: a ring of twice as many would look
 /// empty when it is full.
 pub const MAX_SEND_BLOCKS: u32 = 1 << 15;
+/// Most elements of a queue pair's receive queue, for the same reason.
+pub const MAX_RECEIVES: u32 = 1 << 15;
 
 /// What a device can do, as far as queues are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,14 +44,19 @@ fn nonsense_is_refused() {
     }
 }
 
-/// A ring of 2^16 blocks that is full could not be told from one that is empty.
+/// A ring of 2^16 blocks, or receives, that is full could not be told from one that is empty.
 #[test]
-fn send_queues_are_no_longer_than_their_index_can_tell() {
+fn queues_are_no_longer_than_their_index_can_tell() {
     for (told, taken) in [(0, 0), (1 << 14, 1 << 14), (1 << 15, 1 << 15), (1 << 16, 1 << 15)] {
         let fake = FakeMlx5::new();
         fake.set_caps(20, &u32::to_ne_bytes(told));
-        assert_eq!(open(&fake).unwrap().caps().limits.max_send_blocks, taken);
+        fake.set_caps(24, &u32::to_ne_bytes(told));
+        let limits = open(&fake).unwrap().caps().limits;
+        assert_eq!((limits.max_send_blocks, limits.max_recv_wr), (taken, taken));
     }
+    let fake = FakeMlx5::new();
+    fake.set_caps(24, &u32::MAX.to_ne_bytes());
+    assert_eq!(open(&fake).unwrap().caps().limits.max_recv_wr, 1 << 15);
 }
 
 /// A kernel older than the last fields says so by the length of its answer: what lies behind it does not count.
