@@ -200,6 +200,47 @@ fn completions_of_the_past_are_found_in_either_ring() {
     }
 }
 
+/// Its completions are one place on in the new ring: it is known as long, though others go meanwhile.
+#[test]
+fn a_queue_that_is_gone_is_known_to_its_last_completion_in_the_new_ring() {
+    let mut cq = Fixture::new(8, 64);
+    cq.attach(UIDX);
+    cq.sends.note(0, 4, 1, WcOpcode::SEND);
+    cq.sends.note(1, 5, 2, WcOpcode::SEND);
+    cq.answer(REQ, UIDX, 0);
+    cq.answer(REQ, UIDX, 1);
+    cq.detach(UIDX);
+    resize(&mut cq, 30).unwrap();
+    let mut open = cq.cq.open();
+    assert_eq!(open.next().map(|cqe| cqe.wr_id()), Some(4));
+    assert!(open.end());
+    let other = Arc::new(SqShared::new(16));
+    other.note(0, 77, 1, WcOpcode::SEND);
+    other.note(1, 78, 2, WcOpcode::SEND);
+    cq.cq.mailbox().put(UIDX, Change::Sends(Some(other)));
+    cq.answer(REQ, UIDX, 0);
+    cq.cq.mailbox().put(UIDX, Change::Sends(None));
+    assert_eq!((cq.poll(), cq.cq.disowned()), (vec![5, 77], 0));
+}
+
+/// What note writers have seen of the old ring is one place on in the new one.
+#[test]
+fn what_was_seen_of_the_old_ring_does_not_count_in_the_new_one() {
+    let mut cq = Fixture::new(8, 64);
+    cq.attach(UIDX);
+    let other = Arc::new(SqShared::new(16));
+    cq.cq.mailbox().put(UIDX + 1, Change::Sends(Some(other.clone())));
+    cq.sends.note(0, 4, 1, WcOpcode::SEND);
+    other.note(0, 6, 1, WcOpcode::SEND);
+    cq.answer(REQ, UIDX, 0);
+    cq.answer(REQ, UIDX + 1, 0);
+    // Whoever writes this sees both.
+    cq.cq.mailbox().put(UIDX + 2, Change::Sends(None));
+    resize(&mut cq, 30).unwrap();
+    cq.detach(UIDX);
+    assert_eq!((cq.poll(), cq.cq.disowned()), (vec![4, 6], 0));
+}
+
 #[test]
 fn the_end_of_a_ring_that_was_not_resized_is_a_fault() {
     let mut cq = Fixture::new(8, 64);

@@ -236,6 +236,24 @@ fn what_cannot_be_posted_is_refused_and_leaves_the_queue_alone() {
     }
 }
 
+/// The device takes a length of 0 for another one in some segments: there is none.
+#[test]
+fn a_payload_of_no_bytes_has_no_segment() {
+    let empty = [sge(1, 0, 2); 2];
+    for payload in [
+        Payload::Sges(&[]),
+        Payload::Sges(&empty),
+        Payload::Inline(&[]),
+        Payload::InlinePieces(&[]),
+        Payload::InlinePieces(&[&[]]),
+        Payload::InlinePieces(&[&[], &[]]),
+    ] {
+        let Sends { mut sq, .. } = sends(16);
+        sq.push(&wr(1, SendOp::Write(REMOTE), payload)).unwrap();
+        assert_eq!(sq.ring.peek(7, 1), [2], "control segment and remote address: {payload:?}");
+    }
+}
+
 #[test]
 fn a_window_of_more_than_a_message_is_refused() {
     let bind = Bind {
