@@ -233,6 +233,18 @@ fn a_shared_receive_queue_completes_by_index() {
     assert_eq!(shared.take().collect::<Vec<_>>(), [4, 2, 6]);
 }
 
+/// The bit above the path bits says that a datagram was sent to a group.
+#[test]
+fn a_group_is_no_path_bit() {
+    let mut cq = Fixture::new(8, 64);
+    cq.attach(UIDX);
+    cq.answer(opcode::RESP_SEND, UIDX, 0);
+    let mut bytes = cq.ring.body(0).copy();
+    bytes[17] = 0x85;
+    cq.ring.write(0, &bytes);
+    assert_eq!(cq.cq.open().next().unwrap().dlid_path_bits(), 5);
+}
+
 #[test]
 fn completions_of_nobody_are_passed_over_and_counted() {
     let mut cq = Fixture::new(8, 64);

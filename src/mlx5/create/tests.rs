@@ -1,6 +1,7 @@
 use super::*;
 use crate::mlx5::context::BlueFlame;
 use crate::mlx5::fake::FakeMlx5;
+use crate::mlx5::testing::peek_page;
 use crate::uverbs::observe::Fault;
 use crate::uverbs::types::Lkey;
 use crate::uverbs::wr::{Inline, SendOp, SendWr, Sge, WrFlags};
@@ -57,6 +58,8 @@ fn a_completion_queues_request() {
         assert_eq!(request[20..24], [0, 0, 2, 0]);
         assert_eq!(u32_at(&request, 24), uar);
         assert_eq!(request[28..], [0; 4]);
+        // Nothing is consumed; and what a first arming stores is another word, which the device sees by that.
+        assert_eq!(peek_page(u64_at(&request, 8) as usize, 8), [0, 0, 0, 0, 0x20, 0, 0, 0]);
     }
     let all = CqRequest { entry_bytes: 128, compressed: true, stamps: Some(Stamps::RealTime), ..cq_request(9) };
     create_cq(&context, &all).unwrap();
