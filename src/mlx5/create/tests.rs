@@ -67,6 +67,24 @@ fn a_completion_queues_request() {
     assert_eq!((u32_at(&request, 16), &request[20..24]), (128, [1, 1, 6, 0].as_slice()));
 }
 
+/// A queue pair that is destroyed is let go of by the poller, which need not wait for another one with its index.
+#[test]
+fn a_queue_pair_that_is_gone_is_looked_up_no_more() {
+    let (fake, context) = open();
+    let pd = alloc_pd(&context).unwrap();
+    let mut cq = create_cq(&context, &cq_request(63)).unwrap();
+    let qp = new_qp(&context, &pd, &cq, CAP, ReceiveFrom::Own).unwrap();
+    let NewQp { object, sq, rq, .. } = qp;
+    let routes = &mut cq.cq.routes;
+    routes.take_mail(|_| ());
+    // The first index that is given.
+    assert!(routes.sends(0).is_some() && routes.receives(0).is_some());
+    drop((sq, rq, object));
+    routes.take_mail(|_| ());
+    assert!(routes.sends(0).is_none() && routes.receives(0).is_none());
+    drop(fake);
+}
+
 #[test]
 fn a_device_without_real_time_stamps_is_not_asked_for_them() {
     let fake = FakeMlx5::new();
