@@ -80,7 +80,7 @@ pub enum Error {
         limit: Cow<'static, str>,
     },
     /// The step did not end within its time. It goes on in the kernel until the id is dropped.
-    #[error("{step}{about}: nothing came within {waited:?}")]
+    #[error("{step}{about}: {}", Silence(*.waited))]
     Timeout {
         /// What was waited for.
         step: Step,
@@ -121,6 +121,18 @@ impl fmt::Display for Hint<'_> {
         match self.0 {
             Some(hint) => write!(f, ": {hint}"),
             None => Ok(()),
+        }
+    }
+}
+
+/// Prints what a wait came to.
+struct Silence(Duration);
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Duration::ZERO => write!(f, "there was no time left to wait for it"),
+            waited => write!(f, "nothing came within {waited:?}"),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::error::{About, Error, Step};
 use super::event::{Event, EventType};
+use super::interface::is_own;
 use super::reason::{Reason, RejectReason, SidrStatus};
 use crate::uverbs::errno::Errno;
 use std::borrow::Cow;
@@ -84,13 +85,16 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
         (Step::ResolveAddr, Errno::EHOSTUNREACH | Errno::ETIMEDOUT | Errno::ENODATA) => Some(
             format!("{} is nobody's address on its network{via} (ip neigh shows who answers)", ip(about.to)).into(),
         ),
+        // So it answers, too, if the port is taken at the wildcard address, or if the wildcard's is asked for.
+        (Step::Bind | Step::ResolveAddr | Step::Listen, Errno::EADDRNOTAVAIL)
+            if about.from.is_some_and(|from| is_own(from.ip())) =>
+        {
+            Some(taken(about))
+        }
         (Step::Bind | Step::ResolveAddr, Errno::EADDRNOTAVAIL) => {
             Some(format!("this host has no address {}", ip(about.from.or(about.to))).into())
         }
-        (Step::Bind | Step::Listen, Errno::EADDRINUSE) => {
-            let port = about.from.map_or(0, |from| from.port());
-            Some(format!("port {port} is taken in this port space (rdma resource show cm_id)").into())
-        }
+        (Step::Bind | Step::Listen, Errno::EADDRINUSE) => Some(taken(about)),
         (Step::Bind | Step::ResolveAddr, Errno::EACCES) => {
             let port = about.from.map_or(0, |from| from.port());
             Some(format!("port {port} is a privileged one: give the process CAP_NET_BIND_SERVICE").into())
@@ -100,6 +104,11 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
         (_, Errno::ENXIO | Errno::EIO) => Some("the device has been removed: drop the id".into()),
         _ => None,
     }
+}
+
+fn taken(about: &About) -> Cow<'static, str> {
+    let port = about.from.map_or(0, |from| from.port());
+    format!("port {port} is taken in this port space (rdma resource show cm_id)").into()
 }
 
 /// A step in a state that does not take it is answered with a bare `EINVAL`; often the peer has gone, and its event waits.
@@ -146,8 +155,19 @@ mod tests {
         assert!(text(Step::ResolveAddr, Errno::ETIMEDOUT, None, to).contains("is nobody's address on its network"));
         let bind = text(Step::Bind, Errno::EADDRNOTAVAIL, Some("203.0.113.9:1"), None);
         assert!(bind.ends_with("this host has no address 203.0.113.9"), "{bind}");
+        for own in ["0.0.0.0:7", "[::]:7", "127.0.0.1:7"] {
+            let bind = text(Step::Bind, Errno::EADDRNOTAVAIL, Some(own), None);
+            assert!(bind.contains("port 7 is taken") && !bind.contains("has no address"), "{bind}");
+        }
         assert!(text(Step::Bind, Errno::EADDRINUSE, Some("10.9.9.1:7"), None).contains("port 7 is taken"));
         assert!(text(Step::Bind, Errno::EACCES, Some("10.9.9.1:7"), None).contains("CAP_NET_BIND_SERVICE"));
+    }
+
+    #[test]
+    fn a_wait_of_no_time_does_not_blame_the_peer_for_its_silence() {
+        let timeout = |waited| Error::Timeout { step: Step::Connect, waited, about: Box::default() }.to_string();
+        assert_eq!(timeout(std::time::Duration::ZERO), "rdma_connect: there was no time left to wait for it");
+        assert_eq!(timeout(std::time::Duration::from_secs(2)), "rdma_connect: nothing came within 2s");
     }
 
     /// Random EINVAL where the peer had given up already.

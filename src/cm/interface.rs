@@ -33,6 +33,11 @@ fn holder(own: IpAddr) -> Option<String> {
     getifaddrs().ok()?.find(|entry| address_of(entry) == Some(own)).map(|entry| entry.interface_name)
 }
 
+/// Whether this host has the address; every host has the unspecified one.
+pub fn is_own(ip: IpAddr) -> bool {
+    ip.is_unspecified() || holder(ip).is_some()
+}
+
 fn address_of(entry: &nix::ifaddrs::InterfaceAddress) -> Option<IpAddr> {
     let address = entry.address.as_ref()?;
     if let Some(v4) = address.as_sockaddr_in() {

@@ -53,9 +53,9 @@ pub(super) struct ContextInner {
 }
 
 impl Context {
-    /// Opens the device of that name on this host. Only devices for which the library has a [`Provider`] can be opened
-    /// (Soft-RoCE so far); of others, [`devices`] and the details tell what the kernel tells without opening. Fails if two
-    /// devices have the name; open those by [`DeviceInfo`].
+    /// Opens the device of that name on this host. Only devices for which the library has a [`Provider`] can be opened:
+    /// Soft-RoCE and ConnectX (mlx5). Of others, [`devices`] and the details tell what the kernel tells without opening. Fails if
+    /// two devices have the name; open those by [`DeviceInfo`].
     pub fn open(name: &str) -> Result<Self, Error> {
         let linux = Linux::new();
         let info = find(&linux, name)?;

@@ -48,7 +48,9 @@ pub fn ping(
         let searched = Instant::now();
         let (role, rendezvous, limit, begin) = match (&args.host, &listener) {
             (Some(host), _) => {
-                let rendezvous = Rendezvous::with_server(host, args, &deadline, stop)?;
+                // Where the time ran out on the way there once more, what was heard before says why.
+                let rendezvous = Rendezvous::with_server(host, args, &deadline, stop)
+                    .map_err(|failure| last.take().filter(|_| deadline.passed()).unwrap_or(failure))?;
                 (Role::Client, rendezvous, deadline.left(), searched)
             }
             (None, Some(listener)) => {
@@ -65,9 +67,14 @@ pub fn ping(
                 last = Some(apart.failure);
                 continue;
             }
-            Err(apart) if apart.is_early && !grace.passed() => {
+            Err(apart) if apart.is_early && !grace.passed() && deadline.left() > REFUSED_PAUSE + searched.elapsed() => {
                 pause(REFUSED_PAUSE, stop)?;
+                last = Some(apart.failure);
                 continue;
+            }
+            // Nobody answered the last call in time; somebody did before.
+            Err(apart) if !apart.is_early && role == Role::Client && deadline.passed() => {
+                return Err(last.unwrap_or(apart.failure));
             }
             Err(apart) => return Err(apart.failure),
         };

@@ -7,7 +7,7 @@ pub use meeting::{Meeting, meet};
 
 use clap::ValueEnum;
 use ironverbs::sys::Sys;
-use softcx::{DeviceId, Engine, SimDevice, SimHost, Tapped};
+use softcx::{DeviceId, Engine, Punish, SimDevice, SimHost, Tapped};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -53,10 +53,12 @@ impl Sim {
     /// Makes one, in which nothing moves yet: see [`step`](Self::step) and [`run`](Self::run). Devices of different places have different addresses.
     pub fn new(link: SimLink, place: u16) -> Self {
         let host = SimHost::new(SEED).first_place(place);
-        let id = host.add(match link {
+        let device = match link {
             SimLink::Roce => SimDevice::roce(DEVICE),
             SimLink::Ib => SimDevice::infiniband(DEVICE),
-        });
+        };
+        // As the C tools, an end that does not check sends from the very buffer that its receives are posted to.
+        let id = host.add(device.punish(Punish { poison: false, ..Punish::default() }));
         Self { host, id, link, begin: Instant::now() }
     }
 

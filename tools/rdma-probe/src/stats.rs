@@ -74,7 +74,7 @@ impl Latency {
 pub struct Rate {
     /// Payload bytes, both directions together.
     pub bytes: u64,
-    /// From the connection to the last completion, in seconds.
+    /// From the connection to the last completion, in seconds; of a ping that ended early to the last message that arrived.
     pub seconds: f64,
     /// Payload bits per microsecond, both directions together.
     pub mbit_per_second: f64,

@@ -141,6 +141,55 @@ fn every_command_has_a_simulated_device_and_says_so() {
     assert!(expect(plain, 0).0.starts_with('{'), "a schema is no result of a simulation");
 }
 
+/// What differs between the link layers is not what rdma-probe tries.
+#[test]
+fn caps_finds_the_same_on_either_link_layer() {
+    let offered = |link| {
+        let json = json(run(["caps", link, "--json"]));
+        let verdicts = json["result"]["devices"][0]["verdicts"].as_array().unwrap().clone();
+        assert!(verdicts.iter().all(|v| v["errno"] != "EINVAL"), "{link}: what was tried is wrong: {verdicts:#?}");
+        verdicts.iter().map(|v| format!("{}: {}", v["name"], v["offered"])).collect::<Vec<_>>()
+    };
+    let roce = offered("--sim=roce");
+    assert_eq!(roce, offered("--sim=ib"));
+    assert!(roce.iter().any(|v| v == "\"multicast\": true"), "{roce:?}");
+}
+
+/// An end without --check sends back what it received, as the C tools do, and the other end knows that.
+#[test]
+fn one_end_may_check_and_the_other_not() {
+    for transport in ["rc", "ud"] {
+        for checks in [true, false] {
+            let port = fresh_port();
+            // More iterations than receives, so that these are posted again under the message that is sent.
+            let args = ["ping", "--sim", "--json", "-n", "90", "-r", "20", "-s", "1000", "-t", transport, "-p", &port];
+            let with = |check: bool| args.into_iter().chain(check.then_some("--check"));
+            let server = Run::start(&mut probe(with(checks)));
+            let client = json(Run::start(&mut probe(with(!checks).chain(["127.0.0.1"]))).end());
+            let server = json(server.end());
+            let checked = if checks { server } else { client };
+            assert_eq!(checked["result"]["check"]["messages"], 90, "{transport} {checks}");
+            assert_eq!(checked["result"]["check"]["peer"], "echoes");
+        }
+    }
+}
+
+/// The wait for what never came is no time of what did.
+#[test]
+fn the_rate_of_a_ping_that_ends_early_is_that_of_its_iterations() {
+    let port = fresh_port();
+    let args = |n| ["ping", "--sim", "--json", "-p", &port, "-n", n].map(str::to_owned);
+    let server = Run::start(&mut probe(args("10").iter().map(String::as_str)));
+    let output = Run::start(&mut probe(args("50").iter().map(String::as_str).chain(["127.0.0.1"]))).end();
+    let (text, _) = expect(output, 5);
+    let result = &serde_json::from_str::<Value>(&text).unwrap()["result"];
+    assert_eq!(result["completed_iterations"], 10);
+    let (mean, max) = (result["rate"]["usec_per_iteration"].as_f64(), result["latency"]["max_ns"].as_f64());
+    // Its end takes a third of a second to be noticed: 30 ms for each iteration.
+    assert!(mean.unwrap() <= max.unwrap() / 1000.0 + 1000.0, "{result:#}");
+    expect(server.end(), 0);
+}
+
 /// On a machine that has a device, the plain command is not asked.
 #[test]
 fn without_a_device_the_plain_commands_point_at_the_simulation() {

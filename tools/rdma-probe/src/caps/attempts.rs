@@ -4,8 +4,8 @@ use super::verdict::{Group, Verdict};
 use crate::failure::Failure;
 use ironverbs::sys::Sys;
 use ironverbs::{
-    AccessFlags, Context, Cq, DeviceAttr, DeviceInfo, Errno, Error, FlushPlacement, Gid, Lid, Notify, Path, Pd,
-    PortNum, QpBuilder, QpCap, Srq,
+    AccessFlags, Context, Cq, DeviceAttr, DeviceInfo, Errno, Error, FlushPlacement, Gid, Lid, LinkLayer, Notify, Path,
+    Pd, PortNum, QpBuilder, QpCap, Srq,
 };
 use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr};
@@ -207,8 +207,12 @@ impl Bench<'_> {
     fn multicast(&self) -> Result<String, Error> {
         let qp = QpBuilder::ud(&self.pd, &self.cq, &self.cq).build()?.activate().map_err(|e| e.error)?;
         let group = Gid::from(IpAddr::V6(OWN_GROUP));
-        qp.attach_mcast(group, Lid(0))?;
-        qp.detach_mcast(group, Lid(0))?;
+        let lid = match self.context.query_port(PortNum::ONE)?.link_layer {
+            LinkLayer::InfiniBand => OWN_LID,
+            _ => Lid(0),
+        };
+        qp.attach_mcast(group, lid)?;
+        qp.detach_mcast(group, lid)?;
         Ok(format!("joined {OWN_GROUP} and left it"))
     }
 }
@@ -230,6 +234,9 @@ const OTHER_ADDRESS: u64 = 0x1_0000_0000;
 
 /// Transient, and of this link only (RFC 4291 2.7).
 const OWN_GROUP: Ipv6Addr = Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0x6962, 0x7662);
+
+/// The group's LID on InfiniBand: any of those for multicast (IB spec 4.1.1: 0xc000 to 0xfffe). Nothing is sent there.
+const OWN_LID: Lid = Lid(0xc000);
 
 /// Bits of `enum ib_uverbs_device_cap_flags`.
 const SRQ_RESIZE: u64 = 1 << 13;
