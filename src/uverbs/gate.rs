@@ -89,7 +89,8 @@ impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.under_way -= 1;
-        if state.under_way == 0 {
+        // Nobody else waits for commands, and to wake nobody takes a system call, too.
+        if state.under_way == 0 && matches!(state.stage, Stage::Closing(_)) {
             self.0.quiet.notify_all();
         }
     }

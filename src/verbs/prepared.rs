@@ -19,7 +19,7 @@ use super::transition::Transport;
 use crate::uverbs::attr::{ModifyQp, QpCap, QpState, qp_attr_mask};
 use crate::uverbs::device::DeviceInfo;
 use crate::uverbs::error::{Error, Verb};
-use crate::uverbs::types::{GidIndex, PortNum, Psn, QKey, Qpn};
+use crate::uverbs::types::{GidIndex, Mtu, PortNum, Psn, QKey, Qpn};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -260,9 +260,11 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
         self.pd.inner().context.info()
     }
 
-    /// Takes the place that the kernel's connection manager has for it.
+    /// Takes the place that the kernel's connection manager has for it. To find an address of its own would take longer than
+    /// all the rest of making a queue pair, and that of a connection is the kernel's choice.
     pub(super) fn at(mut self, port: PortNum, init: &ModifyQp) -> Self {
         self.place.port = port;
+        self.place.told_later = matches!(T::TRANSPORT, Transport::Rc) && self.place.gid_index.is_none();
         if init.attr_mask & qp_attr_mask::PKEY_INDEX != 0 {
             self.pkey_index = init.pkey_index;
         }
@@ -411,10 +413,14 @@ impl<P: Provider> PreparedQp<P, Rc> {
         self.core.modify(rts)?;
         let (endpoint, dest) = (&mut self.local.endpoint, &rtr.raw.dest);
         endpoint.psn = Psn::default().advance(rts.raw.sq_psn);
+        endpoint.mtu = Mtu::from_raw(rtr.raw.path_mtu);
+        let (context, port) = (self.core.context(), self.local.port);
         if dest.is_global {
             let index = GidIndex(dest.sgid_index);
             self.local.gid_index = Some(index);
-            endpoint.gid = self.core.context().query_gid(self.local.port, index)?.map(|entry| entry.gid);
+            endpoint.gid = context.query_gid(port, index)?.map(|entry| entry.gid);
+        } else {
+            endpoint.lid = context.query_port(port)?.lid;
         }
         Ok(Qp::new(self.core, self.local))
     }

@@ -25,11 +25,13 @@ pub(super) struct Place {
     pub(super) want: Option<GidWant>,
     /// Instead of a random one.
     pub(super) psn: Option<Psn>,
+    /// The kernel's connection manager says with what address it is connected; until then it has none.
+    pub(super) told_later: bool,
 }
 
 impl Default for Place {
     fn default() -> Self {
-        Self { port: PortNum::ONE, gid_index: None, want: None, psn: None }
+        Self { port: PortNum::ONE, gid_index: None, want: None, psn: None, told_later: false }
     }
 }
 
@@ -53,6 +55,9 @@ impl Address {
     /// The address at that place.
     pub(super) fn find(context: &ContextInner, place: Place) -> Result<Self, Error> {
         context.check_port(Verb::CreateQp, place.port)?;
+        if place.told_later {
+            return Ok(Self { lid: Lid(0), mtu: None, gid: None, place });
+        }
         let port = context.query_port(place.port)?;
         let gid = local_gid(context, place)?;
         Ok(Self { lid: port.lid, mtu: port.active_mtu, gid, place })

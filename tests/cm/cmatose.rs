@@ -1,7 +1,7 @@
 //! `ucmatose`: many connections, over each of which the server sends its messages and the client answers with as many.
 
 use crate::peer::Peer;
-use crate::scene::{End, WITHIN, ids, is_receive, length, no_ids_are_left, scene};
+use crate::scene::{End, WITHIN, is_receive, length, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{Handshake, Listener, Reason};
@@ -17,7 +17,7 @@ const SIZE: usize = 100;
 
 fn its_client_and_our_server(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let listener = Listener::bind(scene.at(7561)).unwrap();
     let (address, connections) = (scene.ip.to_string(), CONNECTIONS.to_string());
     let client = Peer::start("ucmatose", &["-s", &address, "-p", "7561", "-c", &connections, "-C", "10", "-S", "100"]);
@@ -31,12 +31,12 @@ fn its_client_and_our_server(target: &Target) {
     let printed = client.finish();
     assert!(printed.contains("data transfers complete") && printed.contains("return status 0"), "{printed}");
     drop((ends, listener));
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 fn our_client_and_its_server(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let (address, connections) = (scene.ip.to_string(), CONNECTIONS.to_string());
     let server = Peer::start("ucmatose", &["-b", &address, "-p", "7562", "-c", &connections, "-C", "10", "-S", "100"]);
     let connect = |_| scene.connect(scene.at(7562), (MESSAGES as u32, SIZE), &Handshake::default()).unwrap();
@@ -50,7 +50,7 @@ fn our_client_and_its_server(target: &Target) {
     let printed = server.finish();
     assert!(printed.contains("disconnected") && printed.contains("return status 0"), "{printed}");
     drop(ends);
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 fn send_all(end: &mut End) {

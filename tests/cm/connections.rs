@@ -1,6 +1,6 @@
 //! Connections of two sides of the library.
 
-use crate::scene::{WITHIN, ids, is_receive, no_ids_are_left, scene};
+use crate::scene::{WITHIN, is_receive, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{
@@ -19,7 +19,7 @@ tests! {
 
 fn data_goes_both_ways_and_the_end_is_told(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let (mut client, mut server) = scene.pair(7501);
     for round in 0..100_u32 {
         client.kit.send(client.connection.qp(), &round.to_le_bytes());
@@ -45,7 +45,7 @@ fn data_goes_both_ways_and_the_end_is_told(target: &Target) {
     let (_, wc) = server.kit.any_completion().unwrap();
     assert!(wc.outcome().is_err() || !is_receive(&wc), "{wc:?}");
     drop((client, server));
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 fn the_handshake_carries_what_each_side_says(target: &Target) {

@@ -1,6 +1,6 @@
 //! Many connections, many at a time.
 
-use crate::scene::{WITHIN, ids, no_ids_are_left, scene};
+use crate::scene::{WITHIN, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{Handshake, Listener, Reason};
@@ -13,7 +13,7 @@ tests! {
 /// `IRONVERBS_TEST_ROUNDS` of them, 64 at a time; else 48, and 16 at a time.
 fn many_connections_are_opened_used_and_closed(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let rounds = std::env::var("IRONVERBS_TEST_ROUNDS").map(|n| n.parse().expect("a number"));
     let (total, at_a_time): (usize, usize) = rounds.map_or((48, 16), |total| (total, 64));
     let listener = Listener::bind(scene.at(7581)).unwrap();
@@ -40,5 +40,5 @@ fn many_connections_are_opened_used_and_closed(target: &Target) {
         }
     });
     drop(listener);
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }

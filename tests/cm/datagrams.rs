@@ -1,6 +1,6 @@
 //! Services of datagrams and multicast groups, with the library on every side.
 
-use crate::scene::{Kit, Scene, WITHIN, ids, no_ids_are_left, scene};
+use crate::scene::{Kit, Scene, WITHIN, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{
@@ -74,7 +74,7 @@ pub fn listening(at: SocketAddr, space: PortSpace) -> CmId {
 
 fn a_service_is_resolved_and_answers(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     for port in [7541, 7542] {
         let listener = listening(scene.at(port), PortSpace::Udp);
         let mut client = Port::of(&scene, resolved(scene.at(port), PortSpace::Udp), 4);
@@ -105,7 +105,7 @@ fn a_service_is_resolved_and_answers(target: &Target) {
         let (slot, wc) = client.kit.completion();
         assert_eq!(Datagram::new(&slot, &wc).unwrap().payload, b"yes");
     }
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 fn a_service_that_is_not_there_or_turns_away(target: &Target) {
@@ -127,7 +127,7 @@ fn a_service_that_is_not_there_or_turns_away(target: &Target) {
 /// Bound to the device's address, an id joins a group: the event tells where its datagrams go.
 fn a_group_is_joined_by_all(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let group: SocketAddr = "239.77.1.2:0".parse().unwrap();
     let mut members: Vec<_> = [Membership::Full, Membership::Full, Membership::Full]
         .into_iter()
@@ -153,5 +153,5 @@ fn a_group_is_joined_by_all(target: &Target) {
     }
     sender.id.leave_multicast(joined).unwrap();
     drop((sender, members));
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }

@@ -1,10 +1,10 @@
 //! Connections that end, or do not come about, in every way there is.
 
-use crate::scene::{WITHIN, ids, no_ids_are_left, scene};
+use crate::scene::{WITHIN, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{
-    ConnParams, Connector, Error, EventType, Handshake, Listener, Reason, RejectReason, Route, SendData, Step,
+    ConnParams, Error, EventType, Handshake, Listener, Reason, RejectReason, Route, SendData, Step,
 };
 use std::time::Duration;
 
@@ -21,9 +21,7 @@ tests! {
 
 /// A route, and a queue pair for it.
 fn route(scene: &crate::scene::Scene, port: u16) -> (Route, ironverbs::PreparedQp) {
-    let route = Connector::to(scene.at(port)).resolve(WITHIN).unwrap();
-    let prepared = prepared(scene, route.id(), |pd, cq| route.qp_builder(pd, cq, cq).unwrap().build().unwrap());
-    (route, prepared)
+    scene.route(scene.at(port))
 }
 
 fn prepared(
@@ -38,7 +36,7 @@ fn prepared(
 /// None, one byte and the most: the receiver finds them at the start of a field that is always the same size.
 fn rejections_carry_their_data(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let listener = Listener::bind(scene.at(7511)).unwrap();
     let bytes: Vec<_> = (1..=149).collect();
     for len in [0, 1, 148] {
@@ -71,7 +69,7 @@ fn rejections_carry_their_data(target: &Target) {
         server.join().unwrap();
     });
     drop(listener);
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 fn nobody_listens(target: &Target) {

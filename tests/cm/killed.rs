@@ -1,7 +1,7 @@
 //! Peers that are killed, whatever they are at: what comes of it is told in time, and nothing is left.
 
 use crate::peer::Peer;
-use crate::scene::{Kit, Scene, WITHIN, ids, no_ids_are_left, scene};
+use crate::scene::{Kit, Scene, WITHIN, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{Connection, Connector, Error, Handshake, Listener};
@@ -29,7 +29,7 @@ fn ends(made: Result<Connection, Error>) -> &'static str {
 
 fn a_client_at_any_time(target: &Target) {
     let here = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let listener = Listener::bind(here.at(7611)).unwrap();
     let address = here.ip.to_string();
     let mut seen = vec![];
@@ -50,7 +50,7 @@ fn a_client_at_any_time(target: &Target) {
     }
     eprintln!("{seen:?}");
     drop(listener);
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 fn accept(scene: &Scene, request: ironverbs::rdma_cm::Request) -> Result<Connection, Error> {
@@ -63,7 +63,7 @@ fn accept(scene: &Scene, request: ironverbs::rdma_cm::Request) -> Result<Connect
 /// Clients on their own threads keep connecting until the listener is gone, and each connection ends.
 fn a_listener_with_connections_in_every_state(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let address = scene.ip.to_string();
     for n in 0..TRIES {
         // It accepts connections one after the other, and holds them.
@@ -77,7 +77,7 @@ fn a_listener_with_connections_in_every_state(target: &Target) {
             eprintln!("{seen:?}");
         });
     }
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 fn connect(scene: &Scene) -> Result<Connection, Error> {

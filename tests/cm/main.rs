@@ -18,6 +18,7 @@ mod ends;
 mod failures;
 mod killed;
 mod mckey;
+mod ours_killed;
 mod peer;
 mod places;
 mod rping;
@@ -25,8 +26,12 @@ mod scene;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod udaddy;
+mod victim;
 
 fn main() -> std::process::ExitCode {
+    if let Some(status) = victim::main_of_one() {
+        return status;
+    }
     harness::main(&[
         connections::TESTS,
         ends::TESTS,
@@ -38,6 +43,7 @@ fn main() -> std::process::ExitCode {
         udaddy::TESTS,
         mckey::TESTS,
         killed::TESTS,
+        ours_killed::TESTS,
         crowd::TESTS,
         #[cfg(feature = "tokio")]
         tasks::TESTS,

@@ -3,7 +3,7 @@
 use crate::datagrams::{Port, next};
 use crate::harness::step;
 use crate::peer::Peer;
-use crate::scene::{Scene, WITHIN, ids, no_ids_are_left, scene};
+use crate::scene::{Scene, WITHIN, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{DatagramPeer, EventChannel, EventType, Membership, PortSpace};
@@ -30,7 +30,7 @@ fn member(scene: &Scene) -> (Port, DatagramPeer) {
 
 fn its_sender_and_two_of_our_receivers(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let mut receivers = [(); 2].map(|()| {
         let (port, group) = member(&scene);
         port.qp.attach_mcast(group.address.dgid, Lid(0)).unwrap();
@@ -55,13 +55,13 @@ fn its_sender_and_two_of_our_receivers(target: &Target) {
         }
     }
     drop(receivers);
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 /// It ends when it has received all, and does not say when it begins.
 fn our_sender_and_its_receiver(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let receiver = Peer::start("mckey", &["-m", GROUP, "-b", &scene.ip.to_string(), "-C", "10", "-S", "48"]);
     let (mut port, group) = member(&scene);
     let ah = port.kit.pd.create_ah(&group.path().unwrap()).unwrap();
@@ -77,5 +77,5 @@ fn our_sender_and_its_receiver(target: &Target) {
     });
     assert!(finished.contains("data transfers complete") && finished.contains("return status 0"), "{finished}");
     drop((port, ah));
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }

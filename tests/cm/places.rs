@@ -1,7 +1,7 @@
 //! Which device and address an id is at.
 
 use crate::harness::skip;
-use crate::scene::{Kit, Scene, WITHIN, address_of, change_network, ids, no_ids_are_left, scene};
+use crate::scene::{Kit, Scene, WITHIN, address_of, change_network, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{
@@ -161,7 +161,7 @@ fn between_two_devices(target: &Target) {
 /// Nothing passes any more: before the request, and before the end.
 fn a_wire_that_is_cut(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let cut = |what| change_network("tc", &format!("qdisc {what} dev net1 root netem loss 100%"));
     let (route, prepared) = from_the_other_device(target, &scene, 7536);
     let listener = Listener::bind(scene.at(7536)).unwrap();
@@ -182,5 +182,5 @@ fn a_wire_that_is_cut(target: &Target) {
         drop((client, server));
     });
     drop(listener);
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }

@@ -5,7 +5,7 @@
 //! mean anything.
 
 use crate::peer::Peer;
-use crate::scene::{End, Kit, Scene, WITHIN, ids, is_receive, length, no_ids_are_left, scene};
+use crate::scene::{End, Kit, Scene, WITHIN, is_receive, length, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{Connection, Handshake, Listener, Reason};
@@ -26,7 +26,7 @@ fn rounds() -> usize {
 
 fn its_client_and_our_server(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     for (n, size) in SIZES.into_iter().enumerate() {
         let port = 7551 + n as u16;
         let listener = Listener::bind(scene.at(port)).unwrap();
@@ -51,7 +51,7 @@ fn its_client_and_our_server(target: &Target) {
         let printed = client.finish();
         assert_eq!(printed.matches("ping data: rdma-ping-").count(), rounds(), "{printed}");
     }
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 /// Takes the next message of the client, and gives its receive back.
@@ -86,7 +86,7 @@ fn go_on(connection: &mut Connection, kit: &mut Kit) {
 
 fn our_client_and_its_server(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     for (n, size) in SIZES.into_iter().enumerate() {
         let port = 7554 + n as u16;
         let (address, port_text) = (scene.ip.to_string(), port.to_string());
@@ -97,7 +97,7 @@ fn our_client_and_its_server(target: &Target) {
         let printed = server.finish();
         assert_eq!(printed.matches("server ping data: rdma-ping-").count(), rounds(), "{printed}");
     }
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 fn ping(scene: &Scene, port: u16, size: usize) {

@@ -3,9 +3,10 @@
 use crate::harness::skip;
 use crate::target::Target;
 use ironverbs::rdma_cm::{
-    Connection, Connector, Devices, Error, EventChannel, Handshake, Listener, Reason, RejectReason,
+    Connection, Connector, Devices, Error, EventChannel, Handshake, Listener, Reason, RejectReason, Request, Route,
 };
-use ironverbs::{AccessFlags, Context, Cq, Gid, GidEntry, GidType, Pd, Pool, Qp, QpBuilder, Slot, Wc, WcOpcode};
+use ironverbs::{AccessFlags, Context, Cq, Gid, GidEntry, GidType, Pd, Pool, PreparedQp, Qp, QpBuilder, Slot, Wc, WcOpcode};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -119,7 +120,7 @@ pub struct End {
 }
 
 /// What a queue pair of these tests is like: receives are posted, peers may read and write.
-fn prepare(builder: QpBuilder<'_>, pool: &Pool, n_receives: u32) -> ironverbs::PreparedQp {
+fn prepare(builder: QpBuilder<'_>, pool: &Pool, n_receives: u32) -> PreparedQp {
     let builder = builder.max_recv_wr(n_receives.max(1)).max_send_wr(32);
     let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
     let mut prepared = builder.access(access).build().unwrap();
@@ -149,10 +150,28 @@ impl Scene {
         }
     }
 
+    /// A route to `to`, and a queue pair for it without receives.
+    pub fn route(&self, to: SocketAddr) -> (Route, PreparedQp) {
+        let route = Connector::to(to).resolve(WITHIN).unwrap();
+        let context = self.devices.context_of(route.id()).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
+        let prepared = route.qp_builder(&pd, &cq, &cq).unwrap().build().unwrap();
+        (route, prepared)
+    }
+
     /// Accepts the next peer, with receives of that size posted.
     pub fn accept(&self, listener: &Listener, receives: (u32, usize), handshake: &Handshake<'_>) -> Result<End, Error> {
-        let (n_receives, slot_bytes) = receives;
         let request = listener.request(WITHIN)?.expect("a peer asks in time");
+        self.accept_request(request, receives, handshake)
+    }
+
+    /// Accepts a peer that has asked.
+    pub fn accept_request(
+        &self,
+        request: Request,
+        (n_receives, slot_bytes): (u32, usize),
+        handshake: &Handshake<'_>,
+    ) -> Result<End, Error> {
         let kit = Kit::on(&self.devices.context_of(request.id())?, 2 * n_receives.max(4), slot_bytes);
         let prepared = prepare(request.qp_builder(&kit.pd, &kit.cq, &kit.cq)?, &kit.pool, n_receives);
         let connection = request.accept(prepared, handshake, WITHIN)?;
@@ -179,21 +198,33 @@ pub fn change_network(program: &str, words: &str) {
     assert!(status.success(), "{program} {words}");
 }
 
-/// Ids that the device's programs have, as the kernel counts them; waits for those of connections that have just ended.
-pub fn no_ids_are_left(target: &Target, before: u64) {
-    let deadline = Instant::now() + WITHIN;
-    loop {
-        let now = ids(target);
-        if now <= before {
-            return;
+/// What programs have on the devices under test, as the kernel counts it.
+pub type Objects = BTreeMap<String, u64>;
+
+/// As `rdma resource show` counts them, of both devices. Contexts are not among them, which a test may keep open.
+pub fn objects(target: &Target) -> Objects {
+    let mut sum = Objects::new();
+    let mut devices = vec![&target.device, &target.peer];
+    devices.dedup();
+    for device in devices {
+        for (kind, n) in target.host.objects(device).unwrap_or_else(|why| skip(why)) {
+            if kind != "ctx" {
+                *sum.entry(kind).or_default() += n;
+            }
         }
-        assert!(Instant::now() < deadline, "{before} ids before, {now} after");
-        std::thread::sleep(Duration::from_millis(50));
     }
+    sum
 }
 
-/// As `rdma resource show` counts them.
-pub fn ids(target: &Target) -> u64 {
-    let objects = target.objects().unwrap_or_else(|why| skip(why));
-    objects.get("cm_id").copied().unwrap_or(0)
+/// Waits until no more of anything is there than before: connections that have just ended take a moment.
+pub fn nothing_is_left(target: &Target, before: &Objects) {
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        let now = objects(target);
+        if now.iter().all(|(kind, n)| *n <= before.get(kind).copied().unwrap_or(0)) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{before:?} before, {now:?} after");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

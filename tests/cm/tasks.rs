@@ -1,6 +1,6 @@
 //! The same for tasks of tokio, on one thread.
 
-use crate::scene::{Kit, WITHIN, ids, no_ids_are_left, scene};
+use crate::scene::{Kit, WITHIN, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{Connector, Handshake, Listener, Reason, SendData};
@@ -22,7 +22,7 @@ fn can_be_spawned(_: &impl Send) {}
 
 fn both_sides_on_one_thread(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let listener = Listener::bind(scene.at(7591)).unwrap();
     on_one_thread(async {
         let mut handshake = Handshake::default();
@@ -55,13 +55,13 @@ fn both_sides_on_one_thread(target: &Target) {
         }
     });
     drop(listener);
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 /// After so many microseconds, whatever it is at: nothing is left, and the listener goes on.
 fn a_future_can_be_dropped_anywhere(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let listener = Listener::bind(scene.at(7592)).unwrap();
     on_one_thread(async {
         for n in 0..40_u64 {
@@ -78,5 +78,5 @@ fn a_future_can_be_dropped_anywhere(target: &Target) {
         while timeout(Duration::from_millis(200), listener.request_async()).await.is_ok() {}
     });
     drop(listener);
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }

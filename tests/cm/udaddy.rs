@@ -3,7 +3,7 @@
 
 use crate::datagrams::{Port, listening, next, resolved};
 use crate::peer::Peer;
-use crate::scene::{ids, is_receive, no_ids_are_left, scene};
+use crate::scene::{is_receive, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{EventType, PortSpace};
@@ -21,7 +21,7 @@ const QKEY: QKey = QKey(0x0123_4567);
 
 fn its_client_and_our_server(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     // Its port cannot be chosen.
     let listener = listening(scene.at(7174), PortSpace::Udp);
     let client = Peer::start("udaddy", &["-s", &scene.ip.to_string(), "-c", "2", "-C", "10", "-S", "48"]);
@@ -48,12 +48,12 @@ fn its_client_and_our_server(target: &Target) {
     assert!(printed.contains("data transfers complete") && printed.contains("return status 0"), "{printed}");
     drop(ports);
     drop(listener);
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 fn our_client_and_its_server(target: &Target) {
     let scene = scene(target);
-    let before = ids(target);
+    let before = objects(target);
     let server = Peer::start("udaddy", &["-b", &scene.ip.to_string(), "-c", "1", "-C", "10", "-S", "48"]);
     // Until it listens, the answer is that there is no such service.
     let (mut port, event) = loop {
@@ -78,7 +78,7 @@ fn our_client_and_its_server(target: &Target) {
     let printed = server.finish();
     assert!(printed.contains("data transfers complete") && printed.contains("return status 0"), "{printed}");
     drop((port, ah));
-    no_ids_are_left(target, before);
+    nothing_is_left(target, &before);
 }
 
 fn send_all(port: &mut Port, ah: &AddressHandle, qpn: Qpn) {

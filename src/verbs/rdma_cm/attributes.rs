@@ -63,7 +63,8 @@ impl CmId {
 impl<P: Provider, T: QpType> QpBuilder<'_, P, T> {
     /// Make the queue pair where the connection manager's `id` is: on the same port, in the same partition, and of datagrams
     /// with the Q_Key of its port space. The id is resolved, bound or a request by then; the protection domain must be of its
-    /// device, as [`Devices`](crate::rdma_cm::Devices) opens it.
+    /// device, as [`Devices`](crate::rdma_cm::Devices) opens it. Of a connection, the kernel chooses the GID, and
+    /// [`endpoint`](crate::Qp::endpoint) has none until it is [brought up](CmId::bring_up).
     ///
     /// ```no_run
     /// # fn f(id: &ironverbs::rdma_cm::CmId, pd: &ironverbs::Pd, cq: &ironverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {

@@ -1,0 +1,354 @@
+//! How long each step takes of connecting many queue pairs by the connection manager: the same steps, counts and words as
+//! `cmtime` of rdmacm-utils, which either side gets on with.
+//!
+//! ```sh
+//! cm_time -b 10.9.9.1                           # server, until it is killed
+//! cm_time -b 10.9.9.1 -s 10.9.9.1 -c 100        # client
+//! ```
+//!
+//! Each step is begun for all connections before the next one; another thread takes the events.
+
+use ironverbs::rdma_cm::{CmId, ConnParams, Devices, Event, EventChannel, EventType, IdKey, PortSpace};
+use ironverbs::{Cq, Pd, PreparedQp, Qp, QpBuilder};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+const RESOLVE: Duration = Duration::from_secs(2);
+
+fn main() -> std::process::ExitCode {
+    let done = Options::from_args().and_then(|options| match options.server {
+        Some(server) => client(&options, server),
+        None => serve(options.bind.ok_or("a server needs -b ADDRESS")?),
+    });
+    match done {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cm_time: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+struct Options {
+    server: Option<SocketAddr>,
+    bind: Option<SocketAddr>,
+    connections: usize,
+}
+
+impl Options {
+    fn from_args() -> Result<Self> {
+        let (mut server, mut bind, mut connections, mut port) = (None, None, 100, 7471);
+        let mut words = std::env::args().skip(1);
+        while let Some(option) = words.next() {
+            let value = words.next().ok_or_else(|| format!("{option} needs a value"))?;
+            match option.as_str() {
+                "-s" => server = Some(value.parse()?),
+                "-b" => bind = Some(value.parse()?),
+                "-c" => connections = value.parse()?,
+                "-p" => port = value.parse()?,
+                _ => return Err("usage: cm_time [-s server_address] [-b bind_address] [-c connections] [-p port]".into()),
+            }
+        }
+        let from_port = if server.is_some() { 0 } else { port };
+        Ok(Self {
+            server: server.map(|ip| SocketAddr::new(ip, port)),
+            bind: bind.map(|ip| SocketAddr::new(ip, from_port)),
+            connections,
+        })
+    }
+}
+
+/// What all connections share, on the device that leads to the peer.
+struct Shared {
+    pd: Pd,
+    send_cq: Cq,
+    recv_cq: Cq,
+}
+
+impl Shared {
+    fn on(id: &CmId) -> Result<Self> {
+        let context = Devices::new().context_of(id)?;
+        let cq = || context.cq_builder(1).channel(&context.create_comp_channel()?).build();
+        Ok(Self { pd: context.alloc_pd()?, send_cq: cq()?, recv_cq: cq()? })
+    }
+
+    fn queue_pair(&self, id: &CmId) -> Result<PreparedQp> {
+        let builder = QpBuilder::rc(&self.pd, &self.send_cq, &self.recv_cq).max_send_wr(1).max_recv_wr(1);
+        Ok(builder.on_id(id)?.build()?)
+    }
+}
+
+/// Takes connections until it is killed: one thread takes events, one accepts, one disconnects.
+fn serve(at: SocketAddr) -> Result<()> {
+    let events = EventChannel::open()?;
+    let listener = events.create_id(PortSpace::Tcp)?;
+    listener.bind(at)?;
+    listener.listen(0)?;
+    let connected: Mutex<HashMap<IdKey, (CmId, Qp)>> = Mutex::default();
+    thread::scope(|scope| {
+        let (ask, asked) = mpsc::channel::<CmId>();
+        let (end, ended) = mpsc::channel::<IdKey>();
+        let accept_all = || -> Result<()> {
+            let mut shared = None;
+            for id in asked {
+                let shared = match &mut shared {
+                    Some(shared) => shared,
+                    none => none.insert(Shared::on(&id)?),
+                };
+                let qp = id.bring_up(shared.queue_pair(&id)?)?;
+                // Held until its events can find it.
+                let mut connected = connected.lock().unwrap();
+                id.accept(&ConnParams::new(qp.qpn()))?;
+                connected.insert(id.key(), (id, qp));
+            }
+            Ok(())
+        };
+        scope.spawn(move || accept_all().unwrap_or_else(|error| fail(&*error)));
+        let connected = &connected;
+        scope.spawn(move || {
+            for key in ended {
+                let Some((id, qp)) = connected.lock().unwrap().remove(&key) else { continue };
+                end_of(&id, qp).unwrap_or_else(|error| fail(&*error));
+            }
+        });
+        loop {
+            let Some(mut event) = events.next(Duration::MAX)? else { continue };
+            match event.event_type() {
+                EventType::CONNECT_REQUEST => ask.send(event.take_request().ok_or("a request without an id")?)?,
+                EventType::DISCONNECTED => end.send(event.id())?,
+                EventType::ESTABLISHED | EventType::TIMEWAIT_EXIT => {}
+                _ => eprintln!("{event:?}"),
+            }
+        }
+    })
+}
+
+/// Completes what is posted, disconnects, and destroys the queue pair.
+fn end_of(id: &CmId, mut qp: Qp) -> Result<()> {
+    qp.to_error()?;
+    Ok(id.disconnect()?)
+}
+
+fn fail(error: &dyn std::error::Error) -> ! {
+    eprintln!("cm_time: {error}");
+    std::process::exit(1)
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    CreateId,
+    Bind,
+    ResolveAddr,
+    ResolveRoute,
+    CreateQp,
+    Connect,
+    Disconnect,
+    Destroy,
+}
+
+const STEPS: [(Step, &str); 8] = [
+    (Step::CreateId, "create id"),
+    (Step::Bind, "bind addr"),
+    (Step::ResolveAddr, "resolve addr"),
+    (Step::ResolveRoute, "resolve route"),
+    (Step::CreateQp, "create qp"),
+    (Step::Connect, "connect"),
+    (Step::Disconnect, "disconnect"),
+    (Step::Destroy, "destroy"),
+];
+
+/// When each step began and ended, of one connection or of all.
+#[derive(Clone, Copy, Default)]
+struct Times([Option<(Instant, Instant)>; STEPS.len()]);
+
+impl Times {
+    fn begin(&mut self, step: Step) {
+        let now = Instant::now();
+        self.0[step as usize] = Some((now, now));
+    }
+
+    fn end(&mut self, step: Step) {
+        if let Some((_, end)) = &mut self.0[step as usize] {
+            *end = Instant::now();
+        }
+    }
+
+    fn took(&self, step: Step) -> Option<Duration> {
+        self.0[step as usize].map(|(begin, end)| end - begin)
+    }
+}
+
+/// One connection.
+#[derive(Default)]
+struct Node {
+    times: Mutex<Times>,
+    id: OnceLock<CmId>,
+    prepared: Mutex<Option<PreparedQp>>,
+    connected: Mutex<Option<Qp>>,
+}
+
+impl Node {
+    fn id(&self) -> &CmId {
+        self.id.get().expect("it was created")
+    }
+
+    fn timed<T>(&self, step: Step, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.times.lock().unwrap().begin(step);
+        let done = run();
+        self.times.lock().unwrap().end(step);
+        done
+    }
+}
+
+/// What both threads of the client know.
+struct Client {
+    nodes: Vec<Node>,
+    /// Which node an id is of.
+    at: HashMap<IdKey, usize>,
+    completed: [AtomicUsize; STEPS.len()],
+    failed: AtomicBool,
+}
+
+impl Client {
+    /// The next step of a node has come to its end.
+    fn complete(&self, node: &Node, step: Step) {
+        node.times.lock().unwrap().end(step);
+        self.completed[step as usize].fetch_add(1, Ordering::Release);
+    }
+
+    /// Begins a step for all; it ends with events if `by_event`.
+    fn run(&self, all: &mut Times, step: Step, by_event: bool, begin: impl Fn(&Node) -> Result<()>) -> Result<()> {
+        println!("{}", STEPS[step as usize].1);
+        all.begin(step);
+        for node in &self.nodes {
+            if by_event {
+                node.times.lock().unwrap().begin(step);
+                begin(node)?;
+            } else {
+                node.timed(step, || begin(node))?;
+            }
+        }
+        while by_event && self.completed[step as usize].load(Ordering::Acquire) < self.nodes.len() {
+            if self.failed.load(Ordering::Relaxed) {
+                return Err("an event ended a step before its time".into());
+            }
+            thread::yield_now();
+        }
+        all.end(step);
+        Ok(())
+    }
+
+    fn handle(&self, event: &Event) -> Result<()> {
+        let node = &self.nodes[*self.at.get(&event.id()).ok_or("an event of a stranger")?];
+        match event.event_type() {
+            EventType::ADDR_RESOLVED => self.complete(node, Step::ResolveAddr),
+            EventType::ROUTE_RESOLVED => self.complete(node, Step::ResolveRoute),
+            EventType::CONNECT_RESPONSE => {
+                let prepared = node.prepared.lock().unwrap().take().ok_or("no queue pair")?;
+                *node.connected.lock().unwrap() = Some(node.id().bring_up(prepared)?);
+                node.id().establish()?;
+                self.complete(node, Step::Connect);
+            }
+            EventType::DISCONNECTED => self.complete(node, Step::Disconnect),
+            EventType::TIMEWAIT_EXIT => {}
+            _ => return Err(format!("{event:?}").into()),
+        }
+        Ok(())
+    }
+}
+
+fn client(options: &Options, server: SocketAddr) -> Result<()> {
+    let channel = EventChannel::open()?;
+    let mut all = Times::default();
+    let nodes: Vec<Node> = (0..options.connections).map(|_| Node::default()).collect();
+    all.begin(Step::CreateId);
+    for node in &nodes {
+        let id = node.timed(Step::CreateId, || Ok(channel.create_id(PortSpace::Tcp)?))?;
+        node.id.get_or_init(|| id);
+    }
+    all.end(Step::CreateId);
+    let at = nodes.iter().enumerate().map(|(n, node)| (node.id().key(), n)).collect();
+    let client = Client { nodes, at, completed: Default::default(), failed: AtomicBool::new(false) };
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let handled = channel.next(Duration::from_millis(200)).map_err(Into::into);
+                let handled = handled.and_then(|event| event.map_or(Ok(()), |event| client.handle(&event)));
+                if let Err(error) = handled {
+                    eprintln!("cm_time: {error}");
+                    client.failed.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+        });
+        let done = steps(&client, &mut all, options.bind, server);
+        over.store(true, Ordering::Relaxed);
+        done
+    })?;
+    println!("destroy");
+    let times: Vec<Times> = {
+        all.begin(Step::Destroy);
+        let times = client.nodes.into_iter().map(|node| {
+            let mut times = node.times.into_inner().unwrap();
+            times.begin(Step::Destroy);
+            drop(node.id);
+            times.end(Step::Destroy);
+            times
+        });
+        let times = times.collect();
+        all.end(Step::Destroy);
+        times
+    };
+    show(&all, &times);
+    Ok(())
+}
+
+fn steps(client: &Client, all: &mut Times, bind: Option<SocketAddr>, server: SocketAddr) -> Result<()> {
+    if let Some(bind) = bind {
+        client.run(all, Step::Bind, false, |node| Ok(node.id().bind(bind)?))?;
+    }
+    client.run(all, Step::ResolveAddr, true, |node| Ok(node.id().resolve_addr(None, server, RESOLVE)?))?;
+    client.run(all, Step::ResolveRoute, true, |node| Ok(node.id().resolve_route(RESOLVE)?))?;
+    // As there: the first queue pair's step has those of all.
+    let shared: OnceLock<Shared> = OnceLock::new();
+    client.run(all, Step::CreateQp, false, |node| {
+        let shared = match shared.get() {
+            Some(shared) => shared,
+            None => {
+                let made = Shared::on(node.id())?;
+                shared.get_or_init(|| made)
+            }
+        };
+        *node.prepared.lock().unwrap() = Some(shared.queue_pair(node.id())?);
+        Ok(())
+    })?;
+    client.run(all, Step::Connect, true, |node| {
+        let qpn = node.prepared.lock().unwrap().as_ref().ok_or("no queue pair")?.qpn();
+        Ok(node.id().connect(&ConnParams::new(qpn))?)
+    })?;
+    client.run(all, Step::Disconnect, true, |node| {
+        let qp = node.connected.lock().unwrap().take().ok_or("no queue pair")?;
+        end_of(node.id(), qp)
+    })
+}
+
+/// In `cmtime`'s words.
+fn show(all: &Times, times: &[Times]) {
+    println!("step              total ms     max ms     min us  us / conn");
+    for (step, name) in STEPS {
+        let Some(total) = all.took(step) else { continue };
+        let each = || times.iter().filter_map(|times| times.took(step));
+        let (max, min) = (each().max().unwrap_or_default(), each().min().unwrap_or_default());
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let each = us(total) / times.len() as f64;
+        println!("{name:<13}: {:>11.2}{:>11.2}{:>11.2}{each:>11.2}", us(total) / 1e3, us(max) / 1e3, us(min));
+    }
+}
