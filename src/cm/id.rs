@@ -9,8 +9,9 @@ use super::error::{About, Error, Step};
 use super::event::{Ece, Event, EventType};
 use super::explain;
 use super::state::State;
+use crate::uverbs::device::DeviceIndex;
 use crate::uverbs::errno::Errno;
-use crate::uverbs::types::Qpn;
+use crate::uverbs::types::{PortNum, Qpn};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -187,6 +188,15 @@ struct Track {
     /// As given, until the kernel is asked.
     from: Option<SocketAddr>,
     to: Option<SocketAddr>,
+    /// Once the kernel was asked.
+    place: Option<Place>,
+}
+
+/// The port that an id is on, and the device's index where the kernel tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub port: PortNum,
+    pub device: DeviceIndex,
 }
 
 impl EventChannel {
@@ -209,7 +219,7 @@ impl CmId {
             space,
             alive: Mutex::new(true),
             home: RwLock::new(channel.clone()),
-            track: Mutex::new(Track { state, last_event: None, from: None, to: None }),
+            track: Mutex::new(Track { state, last_event: None, from: None, to: None, place: None }),
         });
         register(key, &shared);
         Self { shared }
@@ -377,11 +387,21 @@ impl CmId {
         }
     }
 
-    /// Addresses that the kernel told, for errors to tell.
-    pub(super) fn learn(&self, from: Option<SocketAddr>, to: Option<SocketAddr>) {
+    /// What the kernel told: addresses, for errors to tell, and where it is.
+    pub(super) fn learn(&self, from: Option<SocketAddr>, to: Option<SocketAddr>, place: Option<Place>) {
         let mut track = self.shared.track();
         track.from = from.or(track.from);
         track.to = to.or(track.to);
+        track.place = place;
+    }
+
+    /// Where it is, if it is on a device. The kernel is asked once: an id stays on its device.
+    pub(crate) fn place(&self) -> Result<Option<Place>, Error> {
+        let known = self.shared.track().place;
+        match known {
+            Some(place) => Ok(Some(place)),
+            None => self.addresses().map(|_| self.shared.track().place),
+        }
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -473,7 +493,7 @@ impl IdShared {
     }
 
     fn about(&self) -> About {
-        let Track { state, last_event, from, to } = self.track().clone();
+        let Track { state, last_event, from, to, .. } = self.track().clone();
         About { from, to, interface: None, state: Some(state), last_event }
     }
 
@@ -513,7 +533,7 @@ fn milliseconds(timeout: Duration) -> u32 {
 
 impl fmt::Debug for CmId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Track { state, last_event, from, to } = self.shared.track().clone();
+        let Track { state, last_event, from, to, .. } = self.shared.track().clone();
         f.debug_struct("CmId")
             .field("number", &self.shared.number)
             .field("space", &self.shared.space)

@@ -4,7 +4,7 @@ use super::abi::{InitQpAttr, QpAttr, QueryAddr, QueryAddrResp, QueryPath, QueryR
 use super::address;
 use super::command::send;
 use super::error::{Error, Step};
-use super::id::CmId;
+use super::id::{CmId, Place};
 use crate::uverbs::attr::{AddressVector, ModifyQp, QpState};
 use crate::uverbs::device::DeviceIndex;
 use crate::uverbs::errno::Errno;
@@ -113,7 +113,8 @@ impl CmId {
                 }),
             }
         })?;
-        self.learn(addresses.local, addresses.peer);
+        let place = addresses.port.zip(addresses.device).map(|(port, device)| Place { port, device });
+        self.learn(addresses.local, addresses.peer, place);
         Ok(addresses)
     }
 

@@ -147,8 +147,12 @@ pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>, verb: Verb) 
     }
 }
 
-/// Milliseconds, rounded up so that a wait never ends before its deadline; at most what poll() takes.
+/// Milliseconds, rounded up so that a wait never ends before its deadline; at most what poll() takes. Years are no time-out at
+/// all, which spares the kernel a timer.
 fn round_up(wait: Duration) -> PollTimeout {
+    if wait > Duration::from_secs(366 * 24 * 3600) {
+        return PollTimeout::NONE;
+    }
     let ms = wait.as_nanos().div_ceil(1_000_000);
     PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
 }
@@ -276,6 +280,7 @@ mod tests {
         assert_eq!(round_up(Duration::ZERO), PollTimeout::ZERO);
         assert_eq!(round_up(Duration::from_nanos(1)), PollTimeout::from(1_u8));
         assert_eq!(round_up(Duration::from_millis(7)), PollTimeout::from(7_u8));
-        assert_eq!(round_up(Duration::from_secs(1 << 40)), PollTimeout::MAX);
+        assert_eq!(round_up(Duration::from_secs(1 << 22)), PollTimeout::MAX);
+        assert_eq!(round_up(Duration::from_secs(1 << 40)), PollTimeout::NONE);
     }
 }

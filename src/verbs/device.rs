@@ -100,6 +100,11 @@ impl<P: Provider> Context<P> {
         self.inner.info.index
     }
 
+    /// Whether the kernel has taken the device away from it.
+    pub(super) fn is_disconnected(&self) -> bool {
+        self.inner.ucontext.is_disconnected()
+    }
+
     /// The device's limits and capabilities, as queried when it was opened.
     pub fn attr(&self) -> &DeviceAttr {
         &self.inner.attr

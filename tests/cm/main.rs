@@ -17,10 +17,13 @@ mod datagrams;
 mod ends;
 mod failures;
 mod killed;
+mod lost;
 mod mckey;
+mod options;
 mod ours_killed;
 mod peer;
 mod places;
+mod removed;
 mod rping;
 mod scene;
 #[cfg(feature = "tokio")]
@@ -37,6 +40,8 @@ fn main() -> std::process::ExitCode {
         ends::TESTS,
         failures::TESTS,
         places::TESTS,
+        options::TESTS,
+        lost::TESTS,
         datagrams::TESTS,
         rping::TESTS,
         cmatose::TESTS,
@@ -44,6 +49,7 @@ fn main() -> std::process::ExitCode {
         mckey::TESTS,
         killed::TESTS,
         ours_killed::TESTS,
+        removed::TESTS,
         crowd::TESTS,
         #[cfg(feature = "tokio")]
         tasks::TESTS,

@@ -1,16 +1,15 @@
 //! Which device and address an id is at.
 
 use crate::harness::skip;
-use crate::scene::{Kit, Scene, WITHIN, address_of, change_network, nothing_is_left, objects, scene};
+use crate::scene::{Kit, Scene, WITHIN, address_of, from_the_other_device, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{
-    Connector, Devices, Error, EventChannel, EventType, Handshake, Listener, PortSpace, Reason, Route, SendData, Step,
+    Connector, Devices, Error, EventChannel, EventType, Handshake, Listener, PortSpace, Reason, SendData, Step,
 };
-use ironverbs::{Gid, GidEntry, PreparedQp, QpBuilder};
+use ironverbs::{Gid, GidEntry, QpBuilder};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Barrier;
-use std::time::Duration;
 
 tests! {
     a_device_is_found_by_its_index,
@@ -19,7 +18,6 @@ tests! {
     a_listener_everywhere,
     an_id_moves_to_another_channel,
     between_two_devices,
-    a_wire_that_is_cut,
 }
 
 fn global(gid: &Gid) -> bool {
@@ -123,20 +121,6 @@ fn an_id_moves_to_another_channel(target: &Target) {
     assert_eq!(new.next(WITHIN).unwrap().unwrap().event_type(), EventType::ROUTE_RESOLVED);
 }
 
-/// A route from the other device to this one, and a queue pair for it.
-fn from_the_other_device(target: &Target, scene: &Scene, port: u16) -> (Route, PreparedQp) {
-    if target.peer == target.device {
-        skip("IRONVERBS_TEST_PEER names no second device");
-    }
-    let other = address_of(target, &target.peer, |gid| gid.to_ipv4().is_some()).unwrap().gid.to_ipv4().unwrap();
-    let route = Connector::to(scene.at(port)).from(SocketAddr::new(other.into(), 0)).resolve(WITHIN).unwrap();
-    let context = scene.devices.context_of(route.id()).unwrap();
-    assert_eq!(context.info().name, target.peer);
-    let kit = Kit::on(&context, 1, 64);
-    let prepared = route.qp_builder(&kit.pd, &kit.cq, &kit.cq).unwrap().build().unwrap();
-    (route, prepared)
-}
-
 /// From one device to the other: over the wire, and not within the device.
 fn between_two_devices(target: &Target) {
     let scene = scene(target);
@@ -156,31 +140,4 @@ fn between_two_devices(target: &Target) {
         assert_eq!(client.disconnect(WITHIN).unwrap(), Reason::None);
         assert_eq!(server.join().unwrap(), Some(Reason::None));
     });
-}
-
-/// Nothing passes any more: before the request, and before the end.
-fn a_wire_that_is_cut(target: &Target) {
-    let scene = scene(target);
-    let before = objects(target);
-    let cut = |what| change_network("tc", &format!("qdisc {what} dev net1 root netem loss 100%"));
-    let (route, prepared) = from_the_other_device(target, &scene, 7536);
-    let listener = Listener::bind(scene.at(7536)).unwrap();
-    cut("add");
-    let error = route.connect(prepared, &Handshake::default(), Duration::from_secs(2)).unwrap_err();
-    cut("del");
-    assert!(matches!(error, Error::Timeout { step: Step::Connect, .. }), "{error}");
-    assert!(error.to_string().ends_with("nothing came within 2s"), "{error}");
-    let (route, prepared) = from_the_other_device(target, &scene, 7536);
-    std::thread::scope(|scope| {
-        let server = scope.spawn(|| scene.accept(&listener, (1, 64), &Handshake::default()).unwrap());
-        let mut client = route.connect(prepared, &Handshake::default(), WITHIN).unwrap();
-        let server = server.join().unwrap();
-        cut("add");
-        let error = client.disconnect(Duration::from_secs(2)).unwrap_err();
-        cut("del");
-        assert!(matches!(error, Error::Timeout { step: Step::Disconnect, .. }), "{error}");
-        drop((client, server));
-    });
-    drop(listener);
-    nothing_is_left(target, &before);
 }

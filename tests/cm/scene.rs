@@ -189,6 +189,20 @@ impl Scene {
     }
 }
 
+/// A route from the other device to this one, and a queue pair for it.
+pub fn from_the_other_device(target: &Target, scene: &Scene, port: u16) -> (Route, PreparedQp) {
+    if target.peer == target.device {
+        skip("IRONVERBS_TEST_PEER names no second device");
+    }
+    let other = address_of(target, &target.peer, |gid| gid.to_ipv4().is_some()).unwrap().gid.to_ipv4().unwrap();
+    let route = Connector::to(scene.at(port)).from(SocketAddr::new(other.into(), 0)).resolve(WITHIN).unwrap();
+    let context = scene.devices.context_of(route.id()).unwrap();
+    assert_eq!(context.info().name, target.peer);
+    let kit = Kit::on(&context, 1, 64);
+    let prepared = route.qp_builder(&kit.pd, &kit.cq, &kit.cq).unwrap().build().unwrap();
+    (route, prepared)
+}
+
 /// Runs a program that changes the network, with these words; skips where the network is not the tests'.
 pub fn change_network(program: &str, words: &str) {
     if std::env::var_os("IRONVERBS_TEST_NETWORK").is_none() {

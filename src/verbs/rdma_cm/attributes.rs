@@ -2,7 +2,7 @@
 
 use crate::cm::error::{Error, Step};
 use crate::cm::event::DatagramPeer;
-use crate::cm::id::CmId;
+use crate::cm::id::{CmId, Place};
 use crate::uverbs::attr::{QpState, qp_attr_mask as mask};
 use crate::uverbs::types::{GidIndex, OutOfRange, PortNum, Psn};
 use crate::verbs::attr::{Grh, Path, QpUpdate, RnrTimer, StaticRate};
@@ -73,13 +73,12 @@ impl<P: Provider, T: QpType> QpBuilder<'_, P, T> {
     /// # Ok(()) }
     /// ```
     pub fn on_id(self, id: &CmId) -> Result<Self, Error> {
-        let addresses = id.addresses()?;
-        let Some(port) = addresses.port else {
+        let Some(Place { port, device: wanted }) = id.place()? else {
             let limit = "bind it to an address of a device, or resolve it, first";
             return Err(Error::invalid(Step::PrepareQp, "the id's device", "none", limit));
         };
         let device = self.device();
-        if let (Some(wanted), Some(given)) = (addresses.device, device.index)
+        if let Some(given) = device.index
             && wanted != given
         {
             let limit = format!(

@@ -1,7 +1,7 @@
 //! Which device an id is on.
 
 use crate::cm::error::{Error, Step};
-use crate::cm::id::CmId;
+use crate::cm::id::{CmId, Place};
 use crate::sys::Linux;
 use crate::uverbs::device::DeviceIndex;
 use crate::uverbs::error::Error as VerbsError;
@@ -42,9 +42,18 @@ impl Devices {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).push(context);
     }
 
+    /// Keeps a device open no longer, and returns its context. Do so when it goes
+    /// ([`DEVICE_REMOVAL`](crate::rdma_cm::EventType::DEVICE_REMOVAL)), and drop what is on it: some drivers, as Soft-RoCE's, let a
+    /// device go only when its last user has closed it.
+    pub fn forget(&self, device: DeviceIndex) -> Option<Context> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = open.iter().position(|context| context.index() == Some(device))?;
+        Some(open.remove(at))
+    }
+
     /// The device that the id is on: bound, resolved, or as a request.
     pub fn context_of(&self, id: &CmId) -> Result<Context, Error> {
-        let Some(index) = id.addresses()?.device else {
+        let Some(Place { device: index, .. }) = id.place()? else {
             let limit = "bind it to an address of a device, or resolve it, first";
             return Err(Error::invalid(Step::OpenDevice, "the id's device", "none", limit));
         };
@@ -53,6 +62,8 @@ impl Devices {
 
     fn context(&self, index: DeviceIndex) -> Result<Context, VerbsError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        // A device that has gone leaves its index to another.
+        open.retain(|context| context.index() != Some(index) || !context.is_disconnected());
         if let Some(context) = open.iter().find(|context| context.index() == Some(index)) {
             return Ok(context.clone());
         }
