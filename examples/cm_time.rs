@@ -53,7 +53,11 @@ impl Options {
                 "-b" => bind = Some(value.parse()?),
                 "-c" => connections = value.parse()?,
                 "-p" => port = value.parse()?,
-                _ => return Err("usage: cm_time [-s server_address] [-b bind_address] [-c connections] [-p port]".into()),
+                _ => {
+                    return Err(
+                        "usage: cm_time [-s server_address] [-b bind_address] [-c connections] [-p port]".into()
+                    );
+                }
             }
         }
         let from_port = if server.is_some() { 0 } else { port };

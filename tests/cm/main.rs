@@ -28,6 +28,7 @@ mod rping;
 mod scene;
 #[cfg(feature = "tokio")]
 mod tasks;
+mod times;
 mod udaddy;
 mod victim;
 
@@ -51,6 +52,7 @@ fn main() -> std::process::ExitCode {
         ours_killed::TESTS,
         removed::TESTS,
         crowd::TESTS,
+        times::TESTS,
         #[cfg(feature = "tokio")]
         tasks::TESTS,
     ])

@@ -6,9 +6,7 @@ use crate::scene::{Scene, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use crate::victim::{At, CLIENTS, LISTENERS, Victim};
-use ironverbs::rdma_cm::{
-    ConnParams, Connection, Error, EventType, Handshake, Listener, Reason, RejectReason,
-};
+use ironverbs::rdma_cm::{ConnParams, Connection, Error, EventType, Handshake, Listener, Reason, RejectReason};
 use std::time::{Duration, Instant};
 
 tests! {

@@ -4,8 +4,8 @@ use crate::harness::step;
 use crate::scene::{Scene, WITHIN, change_network, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
-use ironverbs::rdma_cm::{CmId, Devices, Error, EventChannel, EventType, Handshake, Listener, PortSpace, State};
 use ironverbs::Context;
+use ironverbs::rdma_cm::{CmId, Devices, Error, EventChannel, EventType, Handshake, Listener, PortSpace, State};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -113,7 +113,7 @@ fn ids_of_a_device_that_goes(target: &Target) {
         assert_eq!(client.connection.link().id().state(), State::DeviceRemoved);
         let steps = [bound.listen(1), route.id().resolve_route(SOON), server.connection.link().id().disconnect()];
         for error in steps.map(Result::unwrap_err) {
-            assert!(error.errno().is_some() && error.to_string().contains("device is gone"), "{error}");
+            assert!(error.errno().is_some() && error.to_string().contains("the device has been removed"), "{error}");
         }
         // A request of which nobody heard since can only be dropped.
         let error = scene.accept_request(request, (1, 64), &Handshake::default()).err().expect("no device");

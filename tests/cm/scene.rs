@@ -5,7 +5,9 @@ use crate::target::Target;
 use ironverbs::rdma_cm::{
     Connection, Connector, Devices, Error, EventChannel, Handshake, Listener, Reason, RejectReason, Request, Route,
 };
-use ironverbs::{AccessFlags, Context, Cq, Gid, GidEntry, GidType, Pd, Pool, PreparedQp, Qp, QpBuilder, Slot, Wc, WcOpcode};
+use ironverbs::{
+    AccessFlags, Context, Cq, Gid, GidEntry, GidType, Pd, Pool, PreparedQp, Qp, QpBuilder, Slot, Wc, WcOpcode,
+};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
