@@ -21,7 +21,7 @@ const SIZES: [usize; 3] = [64, 4096, 65535];
 const INFO: usize = 16;
 
 fn rounds() -> usize {
-    std::env::var("IRONVERBS_TEST_ROUNDS").map_or(100, |n| n.parse().expect("a number"))
+    std::env::var("IRONVERBS_TEST_ROUNDS").map_or(20, |n| n.parse().expect("a number"))
 }
 
 fn its_client_and_our_server(target: &Target) {
