@@ -152,6 +152,6 @@ fn a_group_is_joined_by_all(target: &Target) {
         assert_eq!(Datagram::new(&slot, &wc).unwrap().payload, b"to all");
     }
     sender.id.leave_multicast(joined).unwrap();
-    drop((sender, members));
+    drop((sender, members, ah));
     nothing_is_left(target, &before);
 }
