@@ -6,7 +6,8 @@ use ironverbs::rdma_cm::{
     Connection, Connector, Devices, Error, EventChannel, Handshake, Listener, Reason, RejectReason, Request, Route,
 };
 use ironverbs::{
-    AccessFlags, Context, Cq, Gid, GidEntry, GidType, Pd, Pool, PreparedQp, Qp, QpBuilder, Slot, Wc, WcOpcode,
+    AccessFlags, Context, Cq, Gid, GidEntry, GidType, LinkLayer, Pd, Pool, PreparedQp, Qp, QpBuilder, Slot, Wc,
+    WcOpcode,
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +39,9 @@ pub fn address_of(target: &Target, device: &str, wanted: fn(&Gid) -> bool) -> Op
         skip(error.to_string());
     }
     let context = target.host.open(device).unwrap();
+    if context.query_port(target.port).unwrap().link_layer == LinkLayer::InfiniBand {
+        skip("the port is InfiniBand: an IP address there takes IP over InfiniBand and a subnet manager");
+    }
     let mut table = context.gid_table().unwrap().into_iter();
     table.find(|entry| entry.gid_type == GidType::ROCE_V2 && wanted(&entry.gid))
 }
