@@ -51,7 +51,10 @@ fn no_step_takes_longer_than_by_librdmacm(target: &Target) {
     let [c, client, server] = medians;
     for (step, name) in STEPS.iter().enumerate() {
         assert!(client[step] <= c[step] * NOISE, "{name} takes longer by our client");
-        assert!(server[step] <= c[step] * NOISE, "{name} takes longer with our server");
+        // The server has a part in these only.
+        if matches!(*name, "connect" | "disconnect") {
+            assert!(server[step] <= c[step] * NOISE, "{name} takes longer with our server");
+        }
     }
     let to_connected = |steps: &[f64]| steps[2..=5].iter().sum::<f64>();
     assert!(to_connected(&client) <= to_connected(&c) * NOISE, "a connection takes longer in all");
