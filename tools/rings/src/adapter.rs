@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
     let program = program.to_str().context("the program's path is not text")?;
     let count = |more: &[&str]| {
         let words: Vec<String> = [program, "sim"].iter().chain(more).map(|word| (*word).to_owned()).collect();
-        counter::count(&words)
+        counter::count(&words, &[])
     };
     let mut table = Table::new(&count(&["mlx5"])?, &count(&["any"])?)?;
     for crowd in CROWDS {

@@ -24,8 +24,8 @@ const BREAKPOINT: i32 = 0x80;
 /// More instructions than any operation has.
 const LIMIT: u64 = 1_000_000;
 
-/// Runs a program to its end.
-pub fn count(program: &[String]) -> Result<Counts> {
+/// Runs a program to its end, and counts the operations of those names; all, where none is given.
+pub fn count(program: &[String], only: &[String]) -> Result<Counts> {
     let (name, args) = program.split_first().context("no program to count")?;
     let mut command = Command::new(name);
     command.args(args);
@@ -33,7 +33,7 @@ pub fn count(program: &[String]) -> Result<Counts> {
     unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
     let child = command.spawn().with_context(|| format!("cannot run {name}"))?;
     let pid = Pid::from_raw(child.id().cast_signed());
-    let counts = trace(pid);
+    let counts = trace(pid, |name| only.is_empty() || only.iter().any(|only| only == name));
     if counts.is_err() {
         let _ = ptrace::kill(pid);
         let _ = waitpid(pid, None);
@@ -41,11 +41,13 @@ pub fn count(program: &[String]) -> Result<Counts> {
     counts.with_context(|| format!("counting {}", program.join(" ")))
 }
 
-fn trace(pid: Pid) -> Result<Counts> {
+fn trace(pid: Pid, is_wanted: impl Fn(&str) -> bool) -> Result<Counts> {
     let mut counts = Counts::new();
     // A traced child stops once at exec.
     waitpid(pid, None)?;
     let mut signal = None;
+    // Between the marks of an operation that is not wanted.
+    let mut passing = false;
     loop {
         ptrace::cont(pid, signal.take())?;
         match waitpid(pid, None)? {
@@ -53,7 +55,9 @@ fn trace(pid: Pid) -> Result<Counts> {
             WaitStatus::Exited(_, status) => bail!("it ended with exit status {status}"),
             WaitStatus::Signaled(_, signal, _) => bail!("it was ended by {signal}"),
             WaitStatus::Stopped(_, Signal::SIGTRAP) if at_breakpoint(pid)? => {
-                let name = name(pid)?;
+                let name = if passing { None } else { Some(name(pid)?) };
+                passing = name.as_ref().is_some_and(|name| !is_wanted(name));
+                let Some(name) = name.filter(|_| !passing) else { continue };
                 let steps = steps(pid).with_context(|| format!("in {name}"))?;
                 counts.entry(name).or_default().push(steps);
             }

@@ -23,12 +23,12 @@ pub struct Counted {
     pub kernel: String,
     /// By the tracer.
     pub steps: Columns,
-    /// By the guest's clock, of an mlx5 device only.
+    /// By the guest's clock: of an mlx5 device, and where nothing was left out.
     pub ticks: Option<Columns>,
 }
 
-/// Builds both programs, and runs each in both ways.
-pub fn count(device: Device, kernel: Kernel) -> Result<Counted> {
+/// Builds both programs, and runs each in both ways. Of all operations, or of those of the names alone.
+pub fn count(device: Device, kernel: Kernel, only: &[String]) -> Result<Counted> {
     let ours = programs::ironverbs("")?;
     let theirs = programs::libibverbs(ours.parent().context("the program lies in no directory")?)?;
     let me = env::current_exe().context("cannot find this program")?;
@@ -38,10 +38,11 @@ pub fn count(device: Device, kernel: Kernel) -> Result<Counted> {
     };
     let ways: [(&PathBuf, &str); 4] = [(&ours, own), (&ours, "any"), (&theirs, "post"), (&theirs, "wr")];
     let mut commands = vec!["uname -r".to_owned()];
+    let clocked = device == Device::Mlx5 && only.is_empty();
+    let only = if only.is_empty() { String::new() } else { format!(" --only {} --", only.join(",")) };
     for (program, way) in ways {
-        commands.push(format!("{} count {} {name} {way}", quoted(&me)?, quoted(program)?));
+        commands.push(format!("{} count{only} {} {name} {way}", quoted(&me)?, quoted(program)?));
     }
-    let clocked = device == Device::Mlx5;
     for (program, way) in ways.iter().filter(|_| clocked) {
         commands.push(format!("{} {name} {way} clock", quoted(program)?));
     }
@@ -55,7 +56,9 @@ pub fn count(device: Device, kernel: Kernel) -> Result<Counted> {
         };
         Ok(Columns { own: counts()?, any: counts()?, post: counts()?, wr: counts()? })
     };
-    Ok(Counted { kernel, steps: columns()?, ticks: clocked.then(columns).transpose()? })
+    let steps = columns()?;
+    steps.check_calibration()?;
+    Ok(Counted { kernel, steps, ticks: clocked.then(columns).transpose()? })
 }
 
 /// Runs a command in a guest whose clock counts instructions, and returns the lines that it prints.

@@ -18,8 +18,8 @@ use table::Table;
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    if let Some(Internal::Count { program }) = &args.command {
-        println!("{}", serde_json::to_string(&counter::count(program)?)?);
+    if let Some(Internal::Count { only, program }) = &args.command {
+        println!("{}", serde_json::to_string(&counter::count(program, only)?)?);
         return Ok(());
     }
     ensure!(cfg!(target_arch = "x86_64"), "only instructions of x86-64 can be counted");
@@ -27,10 +27,15 @@ fn main() -> Result<()> {
         return adapter::run(&args);
     }
     let device = if args.mlx5_driver { Device::Mlx5 } else { Device::Rxe };
-    let Counted { kernel, steps, ticks } = guest::count(device, args.kernel)?;
+    let only = if args.limits { limits::counted() } else { Vec::new() };
+    let Counted { kernel, steps, ticks } = guest::count(device, args.kernel, &only)?;
+    let held = args.mlx5_driver.then(|| Held::new(&steps, ticks.as_ref())).transpose()?;
+    if let Some(held) = held.as_ref().filter(|_| args.limits) {
+        print!("{}", held.markdown());
+        return held.check();
+    }
     let libibverbs = programs::version("pkg-config", &["--modversion", "libibverbs"]);
-    let held = ticks.map(|ticks| Held::new(&steps, &ticks)).transpose()?;
-    let table = Table::new(device, kernel, libibverbs, programs::version("rustc", &["--version"]), &steps, held)?;
+    let table = Table::new(device, kernel, libibverbs, programs::version("rustc", &["--version"]), &steps, held);
     let missing = table.missing();
     ensure!(missing.is_empty(), "not counted: {}", missing.join(", "));
     if let Some(file) = &args.write {
@@ -41,8 +46,5 @@ fn main() -> Result<()> {
     } else {
         print!("{}", table.markdown());
     }
-    match &table.held {
-        Some(held) if args.limits => held.check(),
-        _ => Ok(()),
-    }
+    Ok(())
 }
