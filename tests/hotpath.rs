@@ -117,13 +117,13 @@ fn check_build(profile: &str) {
     assert!(faults.is_empty(), "the {profile} build has calls or panics in post or poll:\n{}", faults.join("\n"));
 }
 
-/// Builds the program in one of the workspace's profiles, with the features that `cargo rings` counts it with, and returns its path.
+/// Builds the program in one of the workspace's profiles, as `cargo rings` counts it, and returns its path.
 fn build(profile: &str) -> String {
     let mut cargo = Command::new(env!("CARGO"));
     cargo
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["build", "--profile", profile, "--package", "rings", "--bin", "rings-ironverbs"])
-        .args(["--no-default-features", "--features", "sim", "--quiet", "--message-format", "json"]);
+        .args(["--no-default-features", "--quiet", "--message-format", "json"]);
     let output = cargo.stderr(Stdio::inherit()).output().expect("cannot run cargo");
     assert!(output.status.success(), "the program does not build");
     let messages = String::from_utf8(output.stdout).unwrap();

@@ -45,7 +45,7 @@ struct Row {
 
 /// Counts, shows, and checks.
 pub fn run(args: &Args) -> Result<()> {
-    let program = programs::ironverbs("sim")?;
+    let program = programs::ironverbs()?;
     let program = program.to_str().context("the program's path is not text")?;
     let count = |more: &[&str]| {
         let words: Vec<String> = [program, "sim"].iter().chain(more).map(|word| (*word).to_owned()).collect();

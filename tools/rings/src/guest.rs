@@ -29,7 +29,7 @@ pub struct Counted {
 
 /// Builds both programs, and runs each in both ways. Of all operations, or of those of the names alone.
 pub fn count(device: Device, kernel: Kernel, only: &[String]) -> Result<Counted> {
-    let ours = programs::ironverbs("")?;
+    let ours = programs::ironverbs()?;
     let theirs = programs::libibverbs(ours.parent().context("the program lies in no directory")?)?;
     let me = env::current_exe().context("cannot find this program")?;
     let (name, own, kind) = match device {

@@ -9,7 +9,6 @@ pub enum Device {
     /// The kernel, or an adapter: by itself.
     Real,
     /// The fabric, when it is stepped.
-    #[cfg(feature = "sim")]
     Simulated(softcx::SimHost),
 }
 
@@ -17,7 +16,6 @@ impl Device {
     /// Opens a device by its name. `sim` is a software ConnectX of this process.
     pub fn open(name: &str) -> Result<(Self, Context)> {
         match name {
-            #[cfg(feature = "sim")]
             "sim" => {
                 use ironverbs::sys::Sys;
                 let host = softcx::SimHost::new(1);
@@ -33,7 +31,6 @@ impl Device {
     pub fn work(&self, time: Duration) {
         match self {
             Self::Real => std::thread::sleep(time),
-            #[cfg(feature = "sim")]
             Self::Simulated(host) => {
                 host.fabric().settle(Duration::from_secs(1));
             }
