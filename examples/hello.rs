@@ -15,13 +15,13 @@ fn main() -> std::process::ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let (device, host) = exchange::arguments("hello")?;
+    let context = Context::open(&device)?; // before anybody is waited for
     let peer = exchange::meet(host.as_deref())?;
-    hello(&device, |line| exchange::trade(&peer, line))
+    hello(&context, |line| exchange::trade(&peer, line))
 }
 
 /// `trade` gives the peer a line of text and returns the peer's: over TCP, say.
-fn hello(device: &str, trade: impl Fn(&str) -> std::io::Result<String>) -> Result<(), Box<dyn Error>> {
-    let context = Context::open(device)?;
+fn hello(context: &Context, trade: impl Fn(&str) -> std::io::Result<String>) -> Result<(), Box<dyn Error>> {
     let pd = context.alloc_pd()?;
     let channel = context.create_comp_channel()?;
     let mut cq = context.cq_builder(8).channel(&channel).build()?;

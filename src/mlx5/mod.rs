@@ -5,7 +5,7 @@
 //! command: they are stores to a ring, a doorbell record, and a register in a mapped page of the device.
 
 #[allow(dead_code, reason = "the interface as it is, also what is not used")]
-mod abi;
+pub(crate) mod abi;
 mod av;
 mod bus;
 mod clock;

@@ -133,7 +133,7 @@ pub struct Source {
     pub qpn: Qpn,
     /// The sender's LID; zero on Ethernet.
     pub lid: Lid,
-    /// Service level that it came with.
+    /// Service level that it came with; zero on Ethernet, where completions of mlx5 devices do not tell it.
     pub sl: u8,
     /// On a datagram queue pair: whether the first 40 bytes of the buffer hold a GRH. On a connected one it says nothing.
     pub grh: bool,
@@ -208,7 +208,9 @@ impl Wc {
     pub fn source(&self) -> Option<Source> {
         let received = self.status() == WcStatus::SUCCESS && WcOpcode(self.opcode).is_recv();
         let qpn = Qpn::new(self.src_qp).ok()?;
-        received.then_some(Source { qpn, lid: Lid(self.slid), sl: self.sl, grh: self.wc_flags & GRH != 0 })
+        // Every sender on InfiniBand has a LID. On Ethernet mlx5 devices have the kind of packet where the service level is.
+        let sl = if self.slid == 0 { 0 } else { self.sl };
+        received.then_some(Source { qpn, lid: Lid(self.slid), sl, grh: self.wc_flags & GRH != 0 })
     }
 
     /// The key that the peer invalidated with its message: of a successful receive of a SEND with invalidate.
@@ -313,6 +315,8 @@ mod tests {
         assert_eq!(received.source(), Some(Source { qpn: Qpn::new(0x34).unwrap(), lid: Lid(6), sl: 7, grh: true }));
         received.wc_flags = 2;
         assert!(!received.source().unwrap().grh);
+        received.slid = 0;
+        assert_eq!(received.source().unwrap().sl, 0, "on Ethernet the bits are the kind of packet");
         assert_eq!(wc(5).source(), None);
         received.opcode = WcOpcode::SEND.0;
         assert_eq!(received.source(), None);

@@ -117,7 +117,9 @@ impl<P: Provider> Qp<P, Ud> {
                     let limit = "the port has no such GID any more";
                     return Err(Error::invalid(Verb::CreateAh, "own GID", grh.dgid, limit));
                 };
-                Path::reply(port, sgid_index, &source, grh)
+                let path = Path::reply(port, sgid_index, &source, grh);
+                // On Ethernet the completion does not tell it.
+                if context.is_ethernet(port)? { Path { sl: 0, ..path } } else { path }
             }
             None => Path { port, dlid: source.lid, sl: source.sl, static_rate: StaticRate::PORT, grh: None },
         };

@@ -1,8 +1,10 @@
 //! Names and shapes of the commands that this library sends, for people who read them.
 
+use crate::mlx5::abi::uar;
 use crate::uverbs::abi::ioctl::{Method, attr, method, object};
 use crate::uverbs::abi::write::command;
 use crate::uverbs::abi::{verbs, write};
+use crate::uverbs::types::Guid;
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use zerocopy::FromBytes;
@@ -206,6 +208,23 @@ static METHODS: &[MethodSpec] = &[
         name: "ASYNC_EVENT.ALLOC",
         attrs: attrs![async_event_alloc::FD_HANDLE NewFd],
     },
+    // The mlx5 driver's own.
+    MethodSpec {
+        method: uar::ALLOC,
+        name: "MLX5_UAR.ALLOC",
+        attrs: &[
+            AttrSpec { id: uar::attr::HANDLE, name: "HANDLE", shape: Shape::NewObject },
+            AttrSpec { id: uar::attr::TYPE, name: "TYPE", shape: Shape::Const },
+            AttrSpec { id: uar::attr::MMAP_OFFSET, name: "MMAP_OFFSET", shape: Shape::Out },
+            AttrSpec { id: uar::attr::MMAP_LENGTH, name: "MMAP_LENGTH", shape: Shape::Out },
+            AttrSpec { id: uar::attr::PAGE_ID, name: "PAGE_ID", shape: Shape::Out },
+        ],
+    },
+    MethodSpec {
+        method: uar::DESTROY,
+        name: "MLX5_UAR.DESTROY",
+        attrs: &[AttrSpec { id: uar::attr::HANDLE, name: "HANDLE", shape: Shape::Object }],
+    },
 ];
 
 /// The name of an object type, for methods that are not in the table.
@@ -370,6 +389,7 @@ impl<'a> Terse<'a> {
         while let Some((name, value)) = rest.split_once(": ") {
             let mut value = Self::of(value);
             match value.text.parse::<u64>() {
+                _ if name.ends_with("guid") => value.text = guid(&value.text),
                 Ok(bits) if name.ends_with("mask") || name.ends_with("flags") => value.text = format!("{bits:#x}"),
                 // Zero is a handle like any other.
                 Err(_) if value.text.is_empty() && name.ends_with("handle") => value.text.push('0'),
@@ -388,6 +408,12 @@ impl<'a> Terse<'a> {
         }
         Self { text: shown.join(" "), rest }
     }
+}
+
+/// A GUID, which the kernel gives in the order of the network; nothing for zero.
+fn guid(text: &str) -> String {
+    let number = text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16));
+    number.map_or_else(|_| text.to_owned(), |number| Guid(u64::from_be(number)).to_string())
 }
 
 /// Several fields in braces.
@@ -422,6 +448,13 @@ mod tests {
         show::<write::ModifyQp>(zerocopy::IntoBytes::as_bytes(&request), &mut text).unwrap();
         let gid = "fe".repeat(16);
         assert_eq!(text, format!("dest={{dgid={gid} port_num=1}} qp_handle=0 attr_mask=0x129181 retry_cnt=7"));
+    }
+
+    #[test]
+    fn guids_are_shown_as_people_write_them() {
+        let number = 0x0200_00ff_fe09_0901_u64.to_be();
+        let text = Terse::of(&format!("Resp {{ fw_ver: 0, node_guid: {number}, sys_image_guid: 0 }}")).text;
+        assert_eq!(text, "node_guid=0200:00ff:fe09:0901");
     }
 
     #[test]

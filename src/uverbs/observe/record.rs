@@ -55,6 +55,8 @@ pub struct Recorded {
     pub bytes: Vec<u8>,
     /// The inputs that it pointed to: attribute number and bytes.
     pub inputs: Vec<(u16, Vec<u8>)>,
+    /// What the device wrote to where it pointed, if it succeeded: attribute number and bytes. Of ioctls.
+    pub outputs: Vec<(u16, Vec<u8>)>,
     /// What came back.
     pub result: Result<(), Errno>,
     text: String,
@@ -85,8 +87,10 @@ impl Record {
 impl Observer for Log {
     fn after(&self, exchange: &Exchange<'_>) {
         let sent = &exchange.sent;
-        let is_input = |attr: &Attr| {
-            sent.known_method().and_then(|m| m.attr(attr.attr_id)).is_some_and(|spec| spec.shape == Shape::In)
+        let memory_of = |command: &Command<'_>, shape| {
+            let spec = |attr: &Attr| command.known_method().and_then(|m| m.attr(attr.attr_id));
+            let wanted = command.attrs().filter(|attr| spec(attr).is_some_and(|spec| spec.shape == shape));
+            wanted.filter_map(|attr| Some((attr.attr_id, command.memory(&attr)?.to_vec()))).collect::<Vec<_>>()
         };
         let mut text = String::new();
         let written = write_text(sent, &mut text);
@@ -95,11 +99,8 @@ impl Observer for Log {
             name: sent.name(),
             form: sent.form(),
             bytes: sent.words().as_bytes().to_vec(),
-            inputs: sent
-                .attrs()
-                .filter(is_input)
-                .filter_map(|attr| Some((attr.attr_id, sent.memory(&attr)?.to_vec())))
-                .collect(),
+            inputs: memory_of(sent, Shape::In),
+            outputs: exchange.result.map_or_else(|_| Vec::new(), |()| memory_of(&exchange.answered, Shape::Out)),
             result: exchange.result,
             text,
         };

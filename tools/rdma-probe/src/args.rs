@@ -137,8 +137,10 @@ const PING_NOTES: &str = concat!(
     "--transport, --size, --iters, --mtu and --sl.\n\n",
     "With --sim, both ends are simulated: rdma-probe ping --sim, and rdma-probe ping --sim localhost beside it, as the same\n",
     "user. The times are those of a simulation: they say nothing of any hardware.\n\n",
-    "With --cm, both ends are rdma-probe: the kernel's connection manager brings them together, without any TCP.\n\n",
-    "With --check, every byte of every message is verified, in both roles and with either kind of peer.\n\n",
+    "With --cm, both ends are rdma-probe: the kernel's connection manager brings them together, without any TCP. It connects\n",
+    "--transport rc only, and leads to device, port, GID, MTU and service level itself: -d, -i, -g, -m and -l are refused.\n\n",
+    "With --check, every byte of every message is verified, in both roles and with either kind of peer; the peer may do\n",
+    "without.\n\n",
     "UC and UD do not send again what is lost: one lost message ends the ping with exit code 5.\n\n",
     "Exit codes: 0 success, 2 usage, 3 no device, 4 not permitted, 5 peer, 6 data mismatch, 7 device, 8 output,\n",
     "9 the device was removed, 130 interrupted; see rdma-probe --help.",
@@ -153,8 +155,9 @@ pub struct Ping {
     /// Be both ends, in this process, on one device
     #[arg(long)]
     pub loopback: bool,
-    /// Connect through the kernel's connection manager (rdma_cm), by IP address; both ends need it. The device, its port and
-    /// its GID are those of the address, and --port is a port of the connection manager
+    /// Connect through the kernel's connection manager (rdma_cm), by IP address; both ends need it. RC only. The device, its
+    /// port and its GID are those of the address, so -d, -i and -g are refused, as -m and -l are; --port is a port of the
+    /// connection manager
     #[arg(long, conflicts_with_all = ["loopback", "device", "ib_port", "gid_index", "mtu", "sl"])]
     pub cm: bool,
     /// Transport service; both ends need the same

@@ -22,6 +22,7 @@ use crate::output::Output;
 use args::Decode;
 use field::{Fields, Hex};
 use serde::Serialize;
+use softcx::bits::cqe;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -225,9 +226,12 @@ fn records_of(
     let cqe_bytes = args.cqe_size.map(usize::from);
     input::dumps(text, |dump| {
         let mut problems = dump.problems;
-        for entry in guess::entries(&dump.bytes, dump.label.as_deref(), args.kind(), cqe_bytes) {
+        let kind = args.kind().or(dump.kind);
+        // A line that says what it is has one entry.
+        let cqe_bytes = cqe_bytes.or(dump.kind.map(|_| dump.bytes.len()).filter(|len| *len > cqe::BYTES));
+        for entry in guess::entries(&dump.bytes, dump.label.as_deref(), kind, cqe_bytes) {
             let bytes = &dump.bytes[entry.range];
-            let decoded = Decoded::of(entry.kind, args.qp.map(Layout::from), bytes);
+            let decoded = Decoded::of(entry.kind, args.qp.map(Layout::from).or(dump.layout), bytes);
             // What is wrong with the text is told once.
             problems.extend(decoded.problems);
             each(Record {

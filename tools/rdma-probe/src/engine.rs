@@ -75,11 +75,26 @@ pub trait Player {
 /// measured until then stays.
 ///
 /// A simulated device does its work in between, or in a thread of its own where the ends sleep.
-pub fn run<P: Player>(ends: &mut [P], silence: Duration, stop: &Stop, machine: &Machine) -> Result<(), Failure> {
+///
+/// `left` says whether the peer has ended the connection, where something tells that.
+pub fn run<P: Player>(
+    ends: &mut [P],
+    silence: Duration,
+    stop: &Stop,
+    machine: &Machine,
+    left: Option<&dyn Fn() -> bool>,
+) -> Result<(), Failure> {
+    let sim = machine.sim();
+    let is_alone = || sim.is_some_and(Sim::is_alone);
+    let company = match (left, sim) {
+        (Some(left), _) => Company::new(Some((left, LEFT))),
+        (None, Some(_)) if ends.len() == 1 => Company::new(Some((&is_alone, ALONE))),
+        _ => Company::new(None),
+    };
     match machine.rings() {
         // Two copies of the loops, so that a ping that is not traced pays nothing.
-        None => run_watched(ends, silence, stop, machine.sim(), &mut ()),
-        Some(rings) => run_watched(ends, silence, stop, machine.sim(), &mut *rings.borrow_mut()),
+        None => run_watched(ends, silence, stop, sim, company, &mut ()),
+        Some(rings) => run_watched(ends, silence, stop, sim, company, &mut *rings.borrow_mut()),
     }
 }
 
@@ -104,6 +119,7 @@ fn run_watched<P: Player>(
     silence: Duration,
     stop: &Stop,
     sim: Option<&Sim>,
+    mut company: Company<'_>,
     witness: &mut impl Witness,
 ) -> Result<(), Failure> {
     let begin = Instant::now();
@@ -111,11 +127,10 @@ fn run_watched<P: Player>(
     match (ends.iter().all(|end| end.channel().is_some()), sim) {
         (true, sim) => {
             let _engine = sim.map(Sim::run);
-            let mut company = Company::new(sim, ends.len());
             run_sleeping(ends, silence, stop, &mut company, witness)
         }
-        (false, None) => run_polling(ends, silence, stop, witness),
-        (false, Some(sim)) => run_stepping(ends, silence, stop, sim, witness),
+        (false, None) => run_polling(ends, silence, stop, &mut company, witness),
+        (false, Some(sim)) => run_stepping(ends, silence, stop, (sim, &mut company), witness),
     }
 }
 
@@ -123,6 +138,7 @@ fn run_polling<P: Player>(
     ends: &mut [P],
     silence: Duration,
     stop: &Stop,
+    company: &mut Company<'_>,
     witness: &mut impl Witness,
 ) -> Result<(), Failure> {
     let mut progress = progress(ends);
@@ -131,7 +147,7 @@ fn run_polling<P: Player>(
         if step_all(ends, &mut progress, witness)? {
             quiet.ended();
         } else {
-            quiet.goes_on()?;
+            quiet.goes_on(company)?;
         }
         if stop.asked() {
             return Err(Failure::interrupted());
@@ -146,12 +162,11 @@ fn run_stepping<P: Player>(
     ends: &mut [P],
     silence: Duration,
     stop: &Stop,
-    sim: &Sim,
+    (sim, company): (&Sim, &mut Company<'_>),
     witness: &mut impl Witness,
 ) -> Result<(), Failure> {
     let mut progress = progress(ends);
     let mut deadline = Deadline::after(silence);
-    let mut company = Company::new(Some(sim), ends.len());
     while !all_done(ends) {
         if stop.asked() {
             return Err(Failure::interrupted());
@@ -175,37 +190,43 @@ fn run_stepping<P: Player>(
 /// Between two looks of a simulation at whether it is asked to stop.
 const LONGEST_REST: Duration = Duration::from_millis(10);
 
-/// How long nothing comes after the peer's process has ended until that is taken for its end.
+/// How long nothing comes after the peer has gone until that is taken for its end.
 const LAST_COMES_WITHIN: Duration = Duration::from_millis(300);
 
-/// Looks whether the peer's process is still on the simulated network: that is known, while on a real one only silence
-/// tells.
+/// What a simulated network tells: while on a real one only silence does.
+const ALONE: &str = "the other end of the simulated network is gone";
+
+/// What the connection manager tells.
+pub const LEFT: &str = "the peer has ended the connection";
+
+/// Looks whether the peer is still there, where that is known.
 struct Company<'a> {
-    /// Of a ping between two processes.
-    sim: Option<&'a Sim>,
+    /// Tells whether it has gone; and what that is called.
+    gone: Option<(&'a dyn Fn() -> bool, &'static str)>,
     alone_since: Option<Instant>,
 }
 
 impl<'a> Company<'a> {
-    fn new(sim: Option<&'a Sim>, ends: usize) -> Self {
-        Self { sim: sim.filter(|_| ends == 1), alone_since: None }
+    fn new(gone: Option<(&'a dyn Fn() -> bool, &'static str)>) -> Self {
+        Self { gone, alone_since: None }
     }
 
     /// To be called when there is nothing to do.
     fn check(&mut self) -> Result<(), Failure> {
-        if !self.sim.is_some_and(Sim::is_alone) {
+        let Some((gone, what)) = self.gone else { return Ok(()) };
+        // Gone is gone: it is asked no more.
+        if self.alone_since.is_none() && !gone() {
             return Ok(());
         }
         match *self.alone_since.get_or_insert_with(Instant::now) {
             since if since.elapsed() < LAST_COMES_WITHIN => Ok(()),
-            _ => Err(Failure::new(Kind::Peer, "the other end of the simulated network is gone")
-                .hint("did the peer end, or was it started with a lower --iters?")),
+            _ => Err(Failure::new(Kind::Peer, what).hint("did the peer end, or was it started with a lower --iters?")),
         }
     }
 
     /// How long a wait may take until the next look.
     fn limit(&self) -> Option<Duration> {
-        self.sim.map(|_| LAST_COMES_WITHIN)
+        self.gone.map(|_| LAST_COMES_WITHIN)
     }
 }
 
@@ -230,7 +251,7 @@ impl Quiet {
     }
 
     #[inline]
-    fn goes_on(&mut self) -> Result<(), Failure> {
+    fn goes_on(&mut self, company: &mut Company<'_>) -> Result<(), Failure> {
         self.spins += 1;
         if self.spins < SPINS_BEFORE_YIELD {
             return Ok(());
@@ -238,11 +259,12 @@ impl Quiet {
         self.spins = 0;
         self.yields += 1;
         yield_now();
-        if self.yields.is_multiple_of(YIELDS_BEFORE_CLOCK) { self.look_at_clock() } else { Ok(()) }
+        if self.yields.is_multiple_of(YIELDS_BEFORE_CLOCK) { self.look_at_clock(company) } else { Ok(()) }
     }
 
     #[cold]
-    fn look_at_clock(&mut self) -> Result<(), Failure> {
+    fn look_at_clock(&mut self, company: &mut Company<'_>) -> Result<(), Failure> {
+        company.check()?;
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() > self.limit { Err(silent(self.limit)) } else { Ok(()) }
     }
@@ -311,4 +333,43 @@ fn progress<P: Player>(ends: &[P]) -> Progress {
 fn silent(limit: Duration) -> Failure {
     Failure::new(Kind::Peer, format!("no completion came for {limit:?}"))
         .hint("did the peer end, or was it started with another --iters, --transport or --mtu? --timeout waits longer")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_peer_that_has_gone_is_given_a_moment_for_what_is_under_way() {
+        let gone = Cell::new(false);
+        let left = || gone.get();
+        let mut company = Company::new(Some((&left, LEFT)));
+        assert_eq!(company.check(), Ok(()));
+        gone.set(true);
+        let begin = Instant::now();
+        let failure = loop {
+            match company.check() {
+                Ok(()) => std::thread::sleep(Duration::from_millis(5)),
+                Err(failure) => break failure,
+            }
+            // Its end was told once; that is enough.
+            gone.set(false);
+        };
+        assert!(begin.elapsed() >= LAST_COMES_WITHIN && begin.elapsed() < Duration::from_secs(5));
+        assert_eq!((failure.kind, failure.message.as_str()), (Kind::Peer, LEFT));
+        let mut nobody_tells = Company::new(None);
+        assert_eq!((nobody_tells.check(), nobody_tells.limit()), (Ok(()), None));
+    }
+
+    /// Polling, a look at the clock is a look at the company.
+    #[test]
+    fn a_quiet_end_looks_whether_its_peer_is_there() {
+        let mut company = Company::new(Some((&|| true, LEFT)));
+        let mut quiet = Quiet::new(Duration::from_secs(60));
+        let begin = Instant::now();
+        let failure = std::iter::repeat_with(|| quiet.goes_on(&mut company)).find_map(Result::err).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(30), "it waited for its time to be over");
+        assert_eq!(failure.message, LEFT);
+    }
 }

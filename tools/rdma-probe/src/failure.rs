@@ -189,6 +189,8 @@ fn completion_kind(is_send: bool, status: WcStatus) -> Kind {
     match status {
         // A message that does not fit its receive; rxe says the second.
         WcStatus::LOC_LEN_ERR | WcStatus::LOC_QP_OP_ERR if !is_send => Kind::Peer,
+        // The queue pair went to the error state with no failure of its own: what it refused came from the peer.
+        WcStatus::WR_FLUSH_ERR if !is_send => Kind::Peer,
         WcStatus::RETRY_EXC_ERR
         | WcStatus::RNR_RETRY_EXC_ERR
         | WcStatus::REM_INV_REQ_ERR
@@ -203,10 +205,7 @@ fn completion_kind(is_send: bool, status: WcStatus) -> Kind {
 
 fn completion_hint(is_send: bool, status: WcStatus) -> Option<&'static str> {
     Some(match status {
-        WcStatus::RETRY_EXC_ERR => {
-            "did the peer end, or was it started with a lower --iters? is UDP port 4791 open both ways, and do both ends \
-             use the same --transport, --mtu and matching GIDs?"
-        }
+        WcStatus::RETRY_EXC_ERR => NO_ANSWER,
         WcStatus::RNR_RETRY_EXC_ERR => "the peer posts no receives: is it still running?",
         WcStatus::LOC_LEN_ERR | WcStatus::LOC_QP_OP_ERR if !is_send => "do both ends use the same --size?",
         // A cause would have been told instead. Soft-RoCE has none to tell where a packet could not be sent.
@@ -217,6 +216,23 @@ fn completion_hint(is_send: bool, status: WcStatus) -> Option<&'static str> {
         WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => "do both ends use the same --size and --mtu?",
         _ => return None,
     })
+}
+
+/// No packet was acknowledged, on whatever link.
+const NO_ANSWER: &str = "did the peer end, or was it started with a lower --iters? do both ends use the same --transport, --mtu and matching \
+                         GIDs?";
+
+impl Failure {
+    /// The same failure, with what a port of that link layer has beside others that can go wrong.
+    pub fn on_link(mut self, is_ethernet: bool) -> Self {
+        if let Some(hint) = self.hint.as_mut().filter(|hint| *hint == NO_ANSWER) {
+            hint.push_str(match is_ethernet {
+                true => " is UDP port 4791 open both ways?",
+                false => " does the subnet manager run, and has no LID changed?",
+            });
+        }
+        self
+    }
 }
 
 #[cfg(test)]
@@ -264,6 +280,28 @@ mod tests {
         assert!(text.contains("--iters"));
         let text = Failure::of_status(true, WcStatus::LOC_PROT_ERR, 0).to_string();
         assert!(text.contains("LOCAL_WRITE"), "{text}");
+    }
+
+    #[test]
+    fn what_is_asked_of_the_network_fits_its_kind() {
+        let of = |ethernet| Failure::of_status(true, WcStatus::RETRY_EXC_ERR, 0).on_link(ethernet).to_string();
+        assert!(of(true).contains("4791") && !of(true).contains("subnet"), "{}", of(true));
+        assert!(of(false).contains("subnet manager") && !of(false).contains("4791"), "{}", of(false));
+        let other = Failure::of_status(true, WcStatus::RNR_RETRY_EXC_ERR, 0);
+        assert_eq!(other.clone().on_link(true), other);
+    }
+
+    /// Of two ends with different --mtu, one hears from the other that its request was invalid, and the other sees no more than
+    /// that its receives are flushed.
+    #[test]
+    fn one_cause_is_of_one_kind_at_both_ends() {
+        let (heard, flushed) = (
+            Failure::of_status(true, WcStatus::REM_INV_REQ_ERR, 0),
+            Failure::of_status(false, WcStatus::WR_FLUSH_ERR, 0),
+        );
+        assert_eq!((heard.kind, flushed.kind), (Kind::Peer, Kind::Peer));
+        assert!(flushed.to_string().contains("--mtu") && heard.to_string().contains("--mtu"));
+        assert_eq!(Failure::of_status(true, WcStatus::WR_FLUSH_ERR, 0).kind, Kind::Device);
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Run<'_> {
         let remote = conversation.client(&padded::<H>(half.addresses())).map_err(|e| broken_off(e, place))?;
         show_remote(output, report, &remote)?;
         let mut ends = [half.connect(place, &remote)?];
-        measure(&mut ends, place, output, report)
+        measure(&mut ends, place, output, report, None)
     }
 
     fn server<H: Half>(self, listener: Listener) -> Result<(), Failure> {
@@ -124,7 +124,7 @@ impl Run<'_> {
         let local = padded::<H>(half.addresses());
         let mut ends = [half.connect(place, &remote)?];
         conversation.server_answer(&local)?;
-        measure(&mut ends, place, output, report)
+        measure(&mut ends, place, output, report, None)
     }
 
     fn loopback<H: Half>(self) -> Result<(), Failure> {
@@ -136,7 +136,7 @@ impl Run<'_> {
         show_local(output, report, &client)?;
         show_remote(output, report, &server_addresses)?;
         let mut ends = [client.connect(place, &server_addresses)?, server.connect(place, &client_addresses)?];
-        measure(&mut ends, place, output, report)
+        measure(&mut ends, place, output, report, None)
     }
 }
 
@@ -150,16 +150,17 @@ fn padded<H: Half>(mut addresses: Vec<Address>) -> Vec<Address> {
 /// and `ibv_srq_pingpong` fails on those that nobody takes, if it finds out before it has seen its last answer.
 const STRAGGLERS: Duration = Duration::from_millis(500);
 
-/// Runs the ends, and completes the report.
+/// Runs the ends, and completes the report. `left` says whether the peer has ended the connection, where something tells that.
 pub fn measure<P: Player>(
     ends: &mut [P],
     place: &Place<'_>,
     output: &mut Output,
     report: &mut PingReport,
+    left: Option<&dyn Fn() -> bool>,
 ) -> Result<(), Failure> {
     let args = place.args;
     let begin = Instant::now();
-    let result = engine::run(ends, args.timeout, place.stop, place.machine);
+    let result = engine::run(ends, args.timeout, place.stop, place.machine, left);
     let ended = Instant::now();
     // What did not come within its time, and the wait for it, is no part of the iterations that did.
     let last = ends.iter().filter_map(P::last_arrival).max().filter(|_| result.is_err());
@@ -175,7 +176,7 @@ pub fn measure<P: Player>(
         let _ = wait((place.stop.as_fd(), None), PollFlags::POLLIN, &Deadline::after(STRAGGLERS), place.stop);
     }
     place.machine.settle();
-    result.map_err(|failure| explain_silence(explain_loss(failure, args.transport), args))
+    result.map_err(|failure| explain_silence(explain_loss(failure.on_link(place.is_ethernet()), args.transport), args))
 }
 
 /// A simulated end is found wanting over another socket than TCP, and the one that finds out ends the conversation.

@@ -2,6 +2,7 @@
 
 use crate::args::Ping;
 use crate::end::Parts;
+use crate::engine::LEFT as ENDED;
 use crate::exchange::{REFUSED_PAUSE, pause, refused_grace};
 use crate::failure::{Failure, Kind};
 use crate::half::prepare;
@@ -83,7 +84,8 @@ pub fn ping(
         let report = report.insert(connected(&place, role, &qp, &link, took)?);
         show(output, report)?;
         let mut ends = [parts.connected(qp, ())?];
-        return measure(&mut ends, &place, output, report)
+        let left = || matches!(link.wait_end(Duration::ZERO), Ok(Some(_)));
+        return measure(&mut ends, &place, output, report, Some(&left))
             .map_err(|failure| presence.explain(explain_end(failure, &link)));
     }
 }
@@ -213,8 +215,8 @@ fn shown(address: Option<SocketAddr>) -> String {
 /// The connection manager hears of a peer's end at once, which silence alone does not tell.
 fn explain_end(failure: Failure, link: &Link) -> Failure {
     match link.wait_end(Duration::ZERO) {
-        Ok(Some(_)) if failure.kind == Kind::Peer => {
-            Failure { message: format!("{}; the peer has ended the connection", failure.message), ..failure }
+        Ok(Some(_)) if failure.kind == Kind::Peer && !failure.message.contains(ENDED) => {
+            Failure { message: format!("{}; {ENDED}", failure.message), ..failure }
         }
         _ => failure,
     }

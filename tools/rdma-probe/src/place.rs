@@ -157,12 +157,25 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Why a port may not be active.
+fn inactive(port: &PortAttr) -> &'static str {
+    match (port.link_layer, port.state) {
+        (LinkLayer::InfiniBand, PortState::DOWN) => {
+            "is the cable in, and the other end's port up? then a subnet manager (opensm) is to make it ACTIVE"
+        }
+        (LinkLayer::InfiniBand, _) => {
+            "the link is there; a subnet manager is to make it ACTIVE: does one (opensm) run?"
+        }
+        _ => "is the cable in, or the network device up? ip link set DEV up",
+    }
+}
+
 fn check_port(context: &Context, args: &Ping, port_num: PortNum, port: &PortAttr) -> Result<(), Failure> {
     let name = &context.info().name;
     if port.state != PortState::ACTIVE {
         let state = port.state;
         let failure = Failure::new(Kind::Device, format!("port {port_num} of {name} is {state}, not ACTIVE"));
-        return Err(failure.hint("is the cable in, or the network device up? ip link set DEV up"));
+        return Err(failure.hint(inactive(port)));
     }
     let size = args.size();
     if size > port.max_msg_sz {

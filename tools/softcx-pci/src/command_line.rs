@@ -14,7 +14,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::Duration;
 
 /// Software ConnectX adapters for guests of QEMU, one behind each `-device x-pci-proxy-dev`, until every QEMU ends.
 ///
@@ -100,18 +100,23 @@ fn serve(args: &Args) -> Result<bool> {
     }
     server.set_slowdown(args.slowdown);
     server.functions().for_each(|function| function.set_blue_flame(args.blue_flame));
-    let start = Instant::now();
+    let now = server.clock();
     if let Some(log) = &log {
+        let _ = writeln!(log.lock().unwrap_or_else(PoisonError::into_inner), "{}", time_unit(args.slowdown));
         for (index, function) in server.functions().enumerate() {
             let (log, name) = (Arc::clone(log), name(index));
-            function.set_log(move |what| write(&log, start, format_args!("{name}: {what}")));
+            function.set_log(move |what| write(&log, now(), format_args!("{name}: {what}")));
         }
     }
     if let Some(log) = log {
-        server.set_reports(move |report| write(&log, start, format_args!("{report}")));
+        server.set_reports(move |report| write(&log, now(), format_args!("{report}")));
     }
-    let recorder =
-        args.record.as_ref().map(|path| Recorder::create(path)).transpose().context("cannot create the record")?;
+    let recorder = args
+        .record
+        .as_ref()
+        .map(|path| Recorder::create(path, args.slowdown))
+        .transpose()
+        .context("cannot create the record")?;
     if let Some(recorder) = &recorder {
         server.functions().try_for_each(|function| recorder.watch(&fabric, function.device()))?;
     }
@@ -130,8 +135,13 @@ fn serve(args: &Args) -> Result<bool> {
     Ok(clean)
 }
 
-fn write(log: &Mutex<File>, start: Instant, what: std::fmt::Arguments<'_>) {
+/// What the numbers are in front of the lines of log and record.
+pub(crate) fn time_unit(slowdown: u32) -> String {
+    format!("# seconds of the adapters' time: each takes {slowdown} of real time")
+}
+
+fn write(log: &Mutex<File>, now: Duration, what: std::fmt::Arguments<'_>) {
     let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
     // A log that cannot be written is none; the guest goes on.
-    let _ = writeln!(log, "{:10.6} {what}", start.elapsed().as_secs_f64());
+    let _ = writeln!(log, "{:10.6} {what}", now.as_secs_f64());
 }

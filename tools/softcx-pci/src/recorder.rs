@@ -1,5 +1,6 @@
 //! A record of what passes between rings and adapters.
 
+use crate::command_line::time_unit;
 use softcx::{DeviceId, Entry, Fabric, SendWqe, Tapped, WrongDevice, scatter_list};
 use std::fmt::{self, Write as _};
 use std::fs::File;
@@ -11,8 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Recorder(Arc<Mutex<BufWriter<File>>>);
 
 impl Recorder {
-    pub fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self(Arc::new(Mutex::new(BufWriter::new(File::create(path)?)))))
+    pub fn create(path: &Path, slowdown: u32) -> io::Result<Self> {
+        let mut file = BufWriter::new(File::create(path)?);
+        writeln!(file, "{}", time_unit(slowdown))?;
+        Ok(Self(Arc::new(Mutex::new(file))))
     }
 
     /// Records what a device does from now on.

@@ -59,9 +59,15 @@ impl<T: Transport> Server<T> {
         self.slowdown = slowdown.max(1);
     }
 
+    /// A clock that shows the fabric's time. After [`set_slowdown`](Self::set_slowdown).
+    pub fn clock(&self) -> impl Fn() -> Duration + Copy + 'static {
+        let (start, slowdown) = (self.start, self.slowdown);
+        move || start.elapsed() / slowdown
+    }
+
     /// The fabric's time.
     fn now(&self) -> Duration {
-        self.start.elapsed() / self.slowdown
+        self.clock()()
     }
 
     /// Who hears, from now on, what drivers and programs do wrong.

@@ -210,6 +210,12 @@ fn adapters_are_driven_by_the_kernel_and_what_passes_is_recorded() {
         let log = fs::read_to_string(log).unwrap();
         assert!(log.contains("CREATE_QP") && log.contains("TEARDOWN_HCA"), "{log}");
         let record = fs::read_to_string(record).unwrap();
+        // One clock, and what it shows: the last command comes behind the last entry, and not long.
+        let unit = "# seconds of the adapters' time";
+        assert!(log.starts_with(unit) && record.starts_with(unit), "{log}");
+        let last = |text: &str| text.lines().next_back()?.split_whitespace().next()?.parse::<f64>().ok();
+        let (log_end, record_end) = (last(&log).unwrap(), last(&record).unwrap());
+        assert!(log_end >= record_end && log_end < record_end + 15.0, "{log_end} {record_end}");
         let sends = record.lines().filter(|line| line.contains(" send ") && line.contains("kind=Rc"));
         assert!(sends.filter(|line| line.contains("# SendWqe")).count() >= 20);
     }

@@ -5,11 +5,12 @@ use crate::failure::Failure;
 use ironverbs::sys::Sys;
 use ironverbs::{
     AccessFlags, Context, Cq, DeviceAttr, DeviceInfo, Errno, Error, FlushPlacement, Gid, Lid, LinkLayer, Notify, Path,
-    Pd, PortNum, QpBuilder, QpCap, Srq,
+    Pd, PortNum, QpBuilder, QpCap, Srq, Stamps,
 };
 use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 /// Bytes of a region that is registered to see whether that works: one page.
 const PAGE: usize = 4096;
@@ -51,6 +52,14 @@ impl Bench<'_> {
         self.verdicts.push(Verdict::asked(group, name, offered, reason));
     }
 
+    /// As [`asked`](Self::asked); where it is not offered, an attempt tells who refuses.
+    fn asked_or(&mut self, group: Group, name: &str, offered: bool, reason: String, attempt: Result<(), Error>) {
+        match attempt {
+            Err(refused) if !offered => self.tried(group, name, Err(refused)),
+            _ => self.asked(group, name, offered, reason),
+        }
+    }
+
     fn queue_pairs(&mut self) {
         let group = Group::QueuePairs;
         let caps = |cap: QpCap| {
@@ -65,7 +74,8 @@ impl Bench<'_> {
         let attr = self.attr();
         let xrc = attr.device_cap_flags_ex & XRC != 0;
         let (rd_atom, init_rd_atom) = (attr.max_qp_rd_atom, attr.max_qp_init_rd_atom);
-        self.asked(group, "XRC", xrc, "device_cap_flags, XRC");
+        let made = if xrc { Ok(()) } else { self.context.create_xrcd().map(drop) };
+        self.asked_or(group, "XRC", xrc, "device_cap_flags, XRC".to_owned(), made);
         let reads = rd_atom.min(init_rd_atom);
         let text = format!("max_qp_rd_atom {rd_atom}, max_qp_init_rd_atom {init_rd_atom}");
         self.asked(group, "READs and atomics at once", reads > 0, text);
@@ -156,9 +166,14 @@ impl Bench<'_> {
         let attr = self.attr();
         let (mask, count, period) =
             (attr.timestamp_mask, attr.max_cq_moderation_count, attr.max_cq_moderation_period_us);
-        self.asked(group, "time stamps", mask != 0, format!("completion_timestamp_mask {mask:#x}"));
+        let stamped = match mask {
+            0 => self.context.cq_builder(16).stamps(Stamps::Ticks).build().map(drop),
+            _ => Ok(()),
+        };
+        self.asked_or(group, "time stamps", mask != 0, format!("completion_timestamp_mask {mask:#x}"), stamped);
+        let moderated = if count == 0 { self.cq.moderate(1, Duration::from_micros(1)) } else { Ok(()) };
         let text = format!("at most {count} completions or {period} us for one event");
-        self.asked(group, "moderation", count != 0, text);
+        self.asked_or(group, "moderation", count != 0, text, moderated);
     }
 
     fn shared_receives(&mut self) {

@@ -151,6 +151,10 @@ pub fn decode(fields: &mut Fields<'_>, bytes: &[u8]) -> (String, Option<Cause>) 
 fn failure(fields: &mut Fields<'_>) -> Cause {
     let syndrome = fields.whole("syndrome", cqe::SYNDROME, 1) as u8;
     fields.means(softcx::Syndrome(syndrome).name());
+    fields.whole("hw_err_synd", 52, 1);
+    fields.means("the hardware's own reason");
+    fields.whole("hw_synd_type", 53, 1);
+    fields.means("and of what kind that is");
     let vendor = fields.whole("vendor_syndrome", cqe::VENDOR_ERR, 1) as u8;
     let cause = Cause::of(syndrome, vendor);
     fields.means(cause.vendor_note.clone());

@@ -7,8 +7,11 @@
 //! 00000030: 0000 0000 0000 8813 0800 6214 0000 f6d2  ..........b.....        xxd
 //! 00000030  00 00 00 00 00 00 88 13  08 00 62 14 00 00 f6 d2  |..........b.....|
 //! 0x00, 0x00, 0x88, 0x13                                                     source code
+//! 0.001 mlx5_0 send qp=0x65 kind=Rc index=0 hex=000a… # …                 cargo vm --device-record
 //! 00*13 0a123456  # xx*n stands for n bytes                                  the tests of this project
 //! ```
+
+use super::{Kind, Layout};
 
 /// Bytes of one dump at most; more than any work queue entry or ring that anybody prints.
 const MOST_BYTES: usize = 1 << 20;
@@ -45,6 +48,10 @@ pub struct Dump {
     pub label: Option<String>,
     /// The bytes.
     pub bytes: Vec<u8>,
+    /// What they are, where the text says so.
+    pub kind: Option<Kind>,
+    /// And their layout.
+    pub layout: Option<Layout>,
     /// What is wrong with the text.
     pub problems: Vec<String>,
 }
@@ -127,6 +134,11 @@ impl Offset {
 
 impl<E: From<TooMuch>> Finder<'_, E> {
     fn line(&mut self, number: usize, line: &str) -> Result<(), E> {
+        if let Some(dump) = recorded(number, line) {
+            self.end()?;
+            self.current = Some(Current { dump, base: None, interrupted: true, star: false, last: Vec::new() });
+            return self.end();
+        }
         match classify(line) {
             Line::Blank => self.interrupt(),
             Line::Text if self.is_damaged_row(line) => self.interrupt(),
@@ -232,6 +244,32 @@ impl<E: From<TooMuch>> Finder<'_, E> {
             _ => Ok(()),
         }
     }
+}
+
+/// A line of a device's record, which says what it holds.
+fn recorded(number: usize, line: &str) -> Option<Dump> {
+    let (label, rest) = line.split_once(" hex=")?;
+    // Behind time and device, whose name may have spaces.
+    let is = |word: &str| label.split_whitespace().skip(2).any(|other| other == word);
+    let (kind, layout) = match () {
+        () if is("send") => {
+            let of = is;
+            let layout = match () {
+                () if of("kind=Ud") => Layout::Datagram,
+                () if of("kind=XrcIni") => Layout::Xrc,
+                () => Layout::Connected,
+            };
+            (Kind::SendWqe, Some(layout))
+        }
+        () if is("receive") && label.contains(" srq=") => (Kind::SrqWqe, None),
+        () if is("receive") => (Kind::RecvWqe, None),
+        () if is("completion") => (Kind::Cqe, None),
+        () => return None,
+    };
+    let (bytes, problem) = bytes_of(&[rest.split_whitespace().next()?])?;
+    let problems = problem.map(|problem| format!("line {number}: {problem}")).into_iter().collect();
+    let label = Some(label.trim().chars().take(LABEL_CHARS).map(shown).collect());
+    Some(Dump { line: number, label, bytes, kind: Some(kind), layout, problems })
 }
 
 fn classify(line: &str) -> Line {

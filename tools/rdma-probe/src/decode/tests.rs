@@ -554,3 +554,49 @@ proptest! {
         prop_assert!(!text.is_empty());
     }
 }
+
+/// As `cargo vm --device-record` writes them.
+#[test]
+fn lines_of_a_devices_record_say_what_they_are() {
+    let (_, sends) = golden("wqe.txt");
+    let send = sends.iter().find(|record| record.fields.iter().any(|f| f.segment == "data[0]")).unwrap();
+    let cqe = "00".repeat(56) + "0a12345600030000";
+    let receive = "00000040 00005c01 7f00deadbeef0010".replace(' ', "");
+    let text = format!(
+        "# seconds of the adapters' time\n\
+         0.012345 mlx5_0 send qp=0x123456 kind=Rc index=48879 hex={} # SendWqe {{ .. }}\n\
+         0.012346 mlx5_1 receive qp=0x66 index=0 hex={receive} # []\n\
+         0.012347 mlx5_1 receive srq=0x3 index=0 hex={}{receive} # []\n\
+         0.012348 guest 2's mlx5_0 completion cq=0x81 hex={cqe} # opcode 0\n\
+         0.012348 mlx5_0 completion cq=0x81 hex={cqe} # opcode 0\n\
+         0.012349 mlx5_0 completion cq=0x82 hex={}{cqe} # opcode 0\n",
+        send.bytes.replace(' ', ""),
+        "00".repeat(16),
+        "00".repeat(64),
+    );
+    let records = records_of("-", &text, &args());
+    let kinds: Vec<_> = records.iter().map(|r| (r.kind, r.kind_guessed, r.line)).collect();
+    let expected = [
+        (Kind::SendWqe, false, 2),
+        (Kind::RecvWqe, false, 3),
+        (Kind::SrqWqe, false, 4),
+        (Kind::Cqe, false, 5),
+        (Kind::Cqe, false, 6),
+        (Kind::Cqe, false, 7),
+    ];
+    assert_eq!(kinds, expected, "{}", text_of(&records));
+    assert_eq!(records[0].summary, send.summary);
+    assert!(records[4].summary.contains("0x123456") && records[5].summary == records[4].summary);
+    assert!(records.iter().all(|record| record.problems.is_empty()), "{}", text_of(&records));
+    assert!(records[1].label.as_ref().unwrap().contains("receive qp=0x66"));
+}
+
+#[test]
+fn the_hardwares_own_syndrome_is_shown() {
+    let cqe = "00".repeat(52) + "1a0b8115" + "0a12345600030" + "0d0";
+    let records = records_of("-", &cqe, &args());
+    let shown = shown(&records[0].fields);
+    for field in ["cqe.hw_err_synd=0x1a", "cqe.hw_synd_type=0xb", "cqe.vendor_syndrome=0x81", "cqe.syndrome=0x15"] {
+        assert!(shown.iter().any(|f| f == field), "{field}: {shown:?}");
+    }
+}

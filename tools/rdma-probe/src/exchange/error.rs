@@ -136,6 +136,9 @@ impl From<ExchangeError> for Failure {
             E::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
                 (Kind::Usage, Some("another program waits on that TCP port: choose another with --port"))
             }
+            E::Listen { source, .. } if source.kind() == ErrorKind::AddrNotAvailable => {
+                (Kind::Usage, Some("this host has no such address: ip addr shows those that it has"))
+            }
             E::NobodyCame { .. } => (Kind::Peer, Some("start the client, or wait longer with --connect-timeout")),
             E::Garbage { .. } => (Kind::Peer, Some("the peer must be `rdma-probe ping` or one of the C pingpongs")),
             E::NotDone { .. } => (Kind::Peer, Some("a peer that sends more than one record wants --transport srq")),

@@ -35,6 +35,8 @@ struct SendRing {
 }
 
 struct RecvRing {
+    /// Of the queue pair, or of the shared queue.
+    number: u32,
     at: u64,
     entries: u32,
     log2_stride: u32,
@@ -45,6 +47,7 @@ struct RecvRing {
 }
 
 struct CqRing {
+    number: u32,
     at: u64,
     log2_entries: u32,
     entry_bytes: u32,
@@ -105,7 +108,8 @@ impl Rings {
             _ => Layout::Connected,
         };
         if entries.is_power_of_two() {
-            self.receives.push(RecvRing { at, entries, log2_stride, record, next: None, shown: 0 });
+            let number = output(command, attribute::QP_NUM)?;
+            self.receives.push(RecvRing { number, at, entries, log2_stride, record, next: None, shown: 0 });
         }
         if blocks > 0 {
             let at = at + (u64::from(entries) << log2_stride);
@@ -121,7 +125,8 @@ impl Rings {
         if !matches!(entry_bytes, 64 | 128) {
             return None;
         }
-        self.completions.push(CqRing { at, log2_entries: entries.ilog2(), entry_bytes, consumed: 0 });
+        let number = output(command, attribute::DRIVER_OUTPUT)?;
+        self.completions.push(CqRing { number, at, log2_entries: entries.ilog2(), entry_bytes, consumed: 0 });
         Some(())
     }
 
@@ -132,7 +137,16 @@ impl Rings {
             (value(command, attribute::SRQ_MAX_WR)? as u32, value(command, attribute::SRQ_MAX_SGE)? as u32);
         let entries = max_wr.checked_add(1)?.checked_next_power_of_two()?;
         let stride = max_sge.checked_mul(16)?.checked_add(16)?.checked_next_power_of_two()?.max(32);
-        self.receives.push(RecvRing { at, entries, log2_stride: stride.ilog2(), record, next: Some(0), shown: 0 });
+        let number = output(command, attribute::DRIVER_OUTPUT)?;
+        self.receives.push(RecvRing {
+            number,
+            at,
+            entries,
+            log2_stride: stride.ilog2(),
+            record,
+            next: Some(0),
+            shown: 0,
+        });
         Some(())
     }
 }
@@ -140,6 +154,9 @@ impl Rings {
 /// Attributes of the commands, by number (`ib_user_ioctl_cmds.h`).
 mod attribute {
     pub const DRIVER_INPUT: u16 = 0x1000;
+    /// Of a completion queue or a shared receive queue: its number comes first.
+    pub const DRIVER_OUTPUT: u16 = 0x1001;
+    pub const QP_NUM: u16 = 14;
     pub const CQ_ENTRIES: u16 = 1;
     pub const QP_TYPE: u16 = 9;
     pub const SRQ_MAX_WR: u16 = 5;
@@ -152,6 +169,11 @@ const QP_TYPE_XRC_INI: u64 = 9;
 
 fn driver_input(command: &Recorded) -> Option<&[u8]> {
     command.inputs.iter().find(|(id, _)| *id == attribute::DRIVER_INPUT).map(|(_, bytes)| bytes.as_slice())
+}
+
+/// The first word of what the device wrote there.
+fn output(command: &Recorded, id: u16) -> Option<u32> {
+    command.outputs.iter().find(|(other, _)| *other == id).and_then(|(_, bytes)| half(bytes, 0))
 }
 
 /// The value of an attribute that is part of the command: 24 bytes of header, then 16 for each attribute.
@@ -207,7 +229,11 @@ impl RecvRing {
             let mut bytes = vec![0; 1 << self.log2_stride];
             memory.read_exact_at(&mut bytes, self.at + (place << self.log2_stride)).ok()?;
             let (queue, kind) = if self.next.is_some() { ("SRQ", Kind::SrqWqe) } else { ("QP", Kind::RecvWqe) };
-            lines.put(format_args!("{queue} receive WQE {index}: {}", Decoded::of(kind, None, &bytes).line()));
+            let number = self.number;
+            lines.put(format_args!(
+                "{queue} {number:#x} receive WQE {index}: {}",
+                Decoded::of(kind, None, &bytes).line()
+            ));
             if let Some(next) = &mut self.next {
                 *next = be16(&bytes, srq_next::NEXT_INDEX);
             }
@@ -228,7 +254,7 @@ impl CqRing {
             if op_own >> 4 == cqe::opcode::INVALID || op_own & 1 != pass {
                 return Some(());
             }
-            lines.put(format_args!("CQE: {}", Decoded::of(Kind::Cqe, None, &bytes).line()));
+            lines.put(format_args!("CQ {:#x} CQE: {}", self.number, Decoded::of(Kind::Cqe, None, &bytes).line()));
             self.consumed = self.consumed.wrapping_add(1);
         }
         Some(())
@@ -247,12 +273,13 @@ mod tests {
     use clap::Parser;
     use std::path::Path;
 
-    /// The lines about entries, without the time and whose they are.
+    /// The lines about entries, without the time and the device.
     fn entries(path: &Path) -> Vec<String> {
         let text = std::fs::read_to_string(path).unwrap();
         std::fs::remove_file(path).unwrap();
-        let lines = text.lines().filter_map(|line| line.split_once("QE: ").or_else(|| line.split_once("receive W")));
-        let mut found: Vec<String> = lines.map(|(_, entry)| entry.to_owned()).collect();
+        let entries = text.lines().filter(|line| line.contains("QE: ") || line.contains(" receive WQE "));
+        let untimed = entries.filter_map(|line| line.trim_start().split_once(' ')).map(|(_, entry)| entry);
+        let mut found: Vec<String> = untimed.map(|e| e.strip_prefix("sim0 ").unwrap_or(e).to_owned()).collect();
         found.sort();
         found
     }
@@ -280,7 +307,10 @@ mod tests {
             assert!(missing.is_empty(), "{transport}: {missing:#?}");
             let invented: Vec<_> = read.iter().filter(|line| !seen.contains(line)).collect();
             assert!(invented.is_empty(), "{transport}: {invented:#?}");
-            assert!(read.iter().filter(|line| line.starts_with("SEND, index")).count() == 80, "{transport}: {read:#?}");
+            assert!(
+                read.iter().filter(|line| line.contains(" send WQE: SEND, index")).count() == 80,
+                "{transport}: {read:#?}"
+            );
         }
     }
 }

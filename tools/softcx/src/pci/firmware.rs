@@ -60,7 +60,7 @@ impl Firmware {
         let modifier = command.modifier;
         let output = command.finish(result);
         match result {
-            Ok(()) => log(format_args!("{name} ({code:#x}, modifier {modifier:#x})")),
+            Ok(()) => log(format_args!("{name} ({code:#x}, modifier {modifier:#x}): status 0x0")),
             Err(Status(status)) => log(format_args!("{name} ({code:#x}, modifier {modifier:#x}): status {status:#x}")),
         }
         output

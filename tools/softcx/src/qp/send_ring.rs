@@ -1,7 +1,7 @@
 //! The send ring: basic blocks in memory, and how far doorbells have said that they hold WQEs.
 
 use crate::bits::doorbell::RECORD_SEND;
-use crate::bits::wqe::{BB_BYTES, DS_BYTES, ctrl};
+use crate::bits::wqe::{BB_BYTES, DS_BYTES, ctrl, opcode};
 use crate::bits::{array, be32};
 use crate::memory::{Buffer, BusError};
 use crate::recv::SCRIBBLE;
@@ -24,6 +24,18 @@ impl SendSpec {
     pub(crate) fn is_sound(&self) -> bool {
         self.log2_bbs <= 16 && self.ring.len() >= (BB_BYTES as u64) << self.log2_bbs
     }
+}
+
+/// Whether a copy is that of a NOP that asks for a completion where the one in the ring does not: so Linux finds out whether
+/// stores are combined.
+fn probes(wqe: &[u8], copy: &[u8]) -> bool {
+    let is_nop = be32(wqe, ctrl::OPMOD_INDEX_OPCODE) as u8 == opcode::NOP;
+    let but_completion = |bytes: &[u8]| {
+        let mut bytes = bytes.to_vec();
+        bytes[ctrl::FM_CE_SE] &= !ctrl::COMPLETE_MASK;
+        bytes
+    };
+    is_nop && wqe.len() > ctrl::FM_CE_SE && but_completion(wqe)[8..] == but_completion(copy)[8..]
 }
 
 #[derive(Debug)]
@@ -121,7 +133,7 @@ impl SendRing {
             let ds = (be32(&head, ctrl::QPN_DS) & 0x3f).max(1);
             let len = (ds as usize * DS_BYTES).min(copy.len());
             match self.read(shared, at, len) {
-                Ok(wqe) if wqe[8..] != copy[8..len] => {}
+                Ok(wqe) if wqe[8..] != copy[8..len] && !probes(&wqe, &copy[..len]) => {}
                 _ => return false,
             }
             ahead = ahead.saturating_add((ds as u16).div_ceil(4));
