@@ -3,9 +3,9 @@
 use crate::choose;
 use crate::failure::{Failure, Kind};
 use crate::sim::{Sim, SimLink};
-use crate::trace::{self, Lines, Rings};
+use crate::trace::{self, Lines, Rings, TracedCm};
 use ironverbs::DeviceInfo;
-use ironverbs::sys::{Linux, Record, Sys, Trace};
+use ironverbs::sys::{CmSys, Linux, LinuxCm, Record, Sys, Trace};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -60,6 +60,15 @@ impl Machine {
     /// Where to open devices.
     pub fn sys(&self) -> &Arc<dyn Sys> {
         &self.sys
+    }
+
+    /// The kernel's connection manager.
+    pub fn cm(&self) -> Arc<dyn CmSys> {
+        let host = Arc::new(LinuxCm::new());
+        match &self.lines {
+            Some(lines) => Arc::new(TracedCm::new(host, lines.clone())),
+            None => host,
+        }
     }
 
     /// The simulation, if it is one.

@@ -37,7 +37,7 @@ pub fn ping(
     let listener = match args.host {
         Some(_) => None,
         None => {
-            let listener = listen(args.bind, args.port)?;
+            let listener = listen(machine, args.bind, args.port)?;
             output.text(format_args!("  waiting for a client on rdma_cm {}\n", shown(listener.local_addr()?)))?;
             Some(listener)
         }
@@ -50,7 +50,7 @@ pub fn ping(
         let (role, rendezvous, limit, begin) = match (&args.host, &listener) {
             (Some(host), _) => {
                 // Where the time ran out on the way there once more, what was heard before says why.
-                let rendezvous = Rendezvous::with_server(host, args, &deadline, stop)
+                let rendezvous = Rendezvous::with_server(host, (machine, args), &deadline, stop)
                     .map_err(|failure| last.take().filter(|_| deadline.passed()).unwrap_or(failure))?;
                 (Role::Client, rendezvous, deadline.left(), searched)
             }

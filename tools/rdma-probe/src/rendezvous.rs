@@ -4,6 +4,7 @@
 use crate::args::Ping;
 use crate::exchange::resolve;
 use crate::failure::{Failure, Kind};
+use crate::machine::Machine;
 use crate::stop::Stop;
 use crate::wait::{Deadline, Ready, wait};
 use ironverbs::rdma_cm::{Connection, Connector, Error, EventType, Handshake, IdAddress};
@@ -25,11 +26,16 @@ pub enum Rendezvous {
 
 impl Rendezvous {
     /// The client's way to the server.
-    pub fn with_server(host: &str, args: &Ping, deadline: &Deadline, stop: &Stop) -> Result<Self, Failure> {
+    pub fn with_server(
+        host: &str,
+        (machine, args): (&Machine, &Ping),
+        deadline: &Deadline,
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
         let mut failure = None;
         for address in resolve(host, args.port, deadline, stop)? {
-            let left = deadline.left();
-            match interruptible(stop, move || Connector::to(address).resolve(left))? {
+            let (left, connector) = (deadline.left(), Connector::to(address).on(machine.cm()));
+            match interruptible(stop, move || connector.resolve(left))? {
                 Ok(route) => return Ok(Self::Client(route)),
                 Err(error) => failure = Some(error.into()),
             }
@@ -101,8 +107,8 @@ impl Rendezvous {
 }
 
 /// A place for clients: at `bind`, or at every address of every device, IPv6 and IPv4.
-pub fn listen(bind: Option<IpAddr>, port: u16) -> Result<Listener, Failure> {
-    let at = |ip: IpAddr| Listener::bind(SocketAddr::new(ip, port));
+pub fn listen(machine: &Machine, bind: Option<IpAddr>, port: u16) -> Result<Listener, Failure> {
+    let at = |ip: IpAddr| Listener::bind_on(machine.cm(), SocketAddr::new(ip, port), 0, |_| Ok(()));
     let listener = match bind {
         Some(ip) => at(ip),
         // A host without IPv6 has no such addresses.

@@ -1,7 +1,9 @@
 //! Where traces go: lines with the time, from any thread.
 
+mod cm;
 mod rings;
 
+pub use cm::TracedCm;
 pub use rings::Rings;
 
 use crate::decode::{Decoded, Kind, Layout};

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 pub const TESTS: &[Test] = &[
     ("over_cm::both_ends_tell_the_same", both_ends),
+    ("over_cm::commands_and_events_are_traced", is_traced),
     ("over_cm::over_ipv6", over_ipv6),
     ("over_cm::the_client_may_be_first", client_first),
     ("over_cm::clients_that_come_to_nothing", come_to_nothing),
@@ -81,6 +82,23 @@ fn both_ends(device: &Device) {
     let address = address(device);
     meets(device, &address, &[]);
     meets(device, &address, &["-e", "-s", "100"]);
+}
+
+fn is_traced(device: &Device) {
+    let (address, port) = (address(device), fresh_port());
+    let common = ["ping", "--cm", "-p", &port, "-n", "5", "--trace"];
+    let mut server = Run::start_probe(common);
+    server.until_says("waiting for a client");
+    let client = Run::probe([&common[..], &[&address]].concat()).expect(0);
+    let server = server.end().expect(0);
+    let shows = |end: &crate::support::Ended, lines: &[&str]| {
+        lines.iter().for_each(|line| assert!(end.stderr.contains(&format!("rdma_cm {line}")), "{line}: {end:#?}"));
+    };
+    shows(&client, &["open = ok", "RESOLVE_ADDR = ok", "GET_EVENT = event ADDR_RESOLVED", "CONNECT = ok"]);
+    shows(
+        &server,
+        &["LISTEN = ok", "GET_EVENT = event CONNECT_REQUEST", "ACCEPT = ok", "GET_EVENT = event ESTABLISHED"],
+    );
 }
 
 fn over_ipv6(device: &Device) {
