@@ -113,7 +113,8 @@ fn every_shape_over_every_kind_of_gid(target: &Target) {
                 let grh = datagram.grh.unwrap();
                 assert_eq!((grh.kind, grh.sgid, grh.dgid), (kind, gid, gid));
                 assert!(grh.hop_limit > 1, "routers let it pass: {grh:?}");
-                assert_eq!(wc.source().unwrap().qpn, a.qp.qpn());
+                let source = wc.source().unwrap();
+                assert_eq!((source.qpn, source.sl), (a.qp.qpn(), 0));
             }
         }
         a.silent();

@@ -295,6 +295,27 @@ fn several_pings_at_once_do_not_meet() {
 }
 
 #[test]
+fn an_address_that_is_not_here_is_a_wrong_option() {
+    let (_, errors) = expect(run(["ping", "--sim", "--bind", "203.0.113.1"]), 2);
+    assert!(errors.contains("203.0.113.1") && errors.contains("no such address"), "{errors}");
+}
+
+/// Which MTU is wrong only the peer can know, so both ends are of one mind.
+#[test]
+fn ends_with_different_mtus_end_alike() {
+    for (server, client) in [("512", "1024"), ("1024", "512")] {
+        let port = fresh_port();
+        let args = |mtu| ["ping", "--sim", "-p", &port, "-m", mtu].map(str::to_owned);
+        let server = Run::start(&mut probe(args(server).iter().map(String::as_str)));
+        let client = Run::start(&mut probe(args(client).iter().map(String::as_str).chain(["127.0.0.1"])));
+        for end in [client, server] {
+            let (_, errors) = expect(end.end(), 5);
+            assert!(errors.contains("--mtu"), "{errors}");
+        }
+    }
+}
+
+#[test]
 fn a_port_is_for_one_server() {
     let port = fresh_port();
     let mut first = Run::start(&mut probe(["ping", "--sim", "-n", "10", "-r", "8", "-p", &port]));

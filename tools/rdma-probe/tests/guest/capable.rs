@@ -72,8 +72,9 @@ const YES: &[&str] = &[
 ];
 
 const NO: &[(&str, &str)] = &[
-    ("XRC", "device"),
-    ("time stamps", "device"),
+    ("XRC", "driver"),
+    ("time stamps", "driver"),
+    ("moderation", "driver"),
     ("tag matching", "device"),
     ("dma-buf", "driver"),
     ("on-demand paging", "device"),
