@@ -4,6 +4,7 @@ use super::error::{About, Error, Step};
 use super::event::{Event, EventType};
 use super::interface::is_own;
 use super::reason::{Reason, RejectReason, SidrStatus};
+use super::state::State;
 use crate::uverbs::errno::Errno;
 use std::borrow::Cow;
 
@@ -100,8 +101,12 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
             Some(format!("port {port} is a privileged one: give the process CAP_NET_BIND_SERVICE").into())
         }
         (Step::ResolveRoute, Errno::ETIMEDOUT) => Some("is a subnet manager running?".into()),
-        (_, Errno::EINVAL | Errno::ENOENT) => about.state.map(|_| gone_on(about)),
-        (_, Errno::ENXIO | Errno::EIO) => Some("the device has been removed: drop the id".into()),
+        (_, Errno::EINVAL | Errno::ENOENT) if about.state != Some(State::DeviceRemoved) => {
+            about.state.map(|_| gone_on(about))
+        }
+        (_, Errno::EINVAL | Errno::ENOENT | Errno::ENXIO | Errno::EIO) => {
+            Some("the device has been removed: drop the id".into())
+        }
         _ => None,
     }
 }
@@ -128,11 +133,18 @@ fn ip(address: Option<std::net::SocketAddr>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cm::state::State;
 
     fn about(from: Option<&str>, to: Option<&str>) -> About {
         let parse = |text: &str| text.parse().unwrap();
         About { from: from.map(parse), to: to.map(parse), ..About::default() }
+    }
+
+    #[test]
+    fn an_id_whose_device_is_gone_says_so_whatever_the_kernel_answers() {
+        for errno in [Errno::EINVAL, Errno::ENOENT, Errno::EIO] {
+            let error = refused(Step::Listen, errno, About { state: Some(State::DeviceRemoved), ..About::default() });
+            assert!(error.to_string().contains("the device has been removed: drop the id"), "{error}");
+        }
     }
 
     #[test]

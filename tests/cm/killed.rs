@@ -1,10 +1,10 @@
 //! Peers that are killed, whatever they are at: what comes of it is told in time, and nothing is left.
 
 use crate::peer::Peer;
-use crate::scene::{Kit, Scene, WITHIN, nothing_is_left, objects, scene};
+use crate::scene::{End, Kit, Scene, WITHIN, is_receive, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
-use ironverbs::rdma_cm::{Connection, Connector, Error, Handshake, Listener};
+use ironverbs::rdma_cm::{Connector, Error, Handshake, Listener};
 use std::time::Duration;
 
 tests! {
@@ -14,13 +14,26 @@ tests! {
 
 const TRIES: u64 = 6;
 
-/// What is left of a connection ends by itself.
-fn ends(made: Result<Connection, Error>) -> &'static str {
+/// How long the end of a peer that is told may take.
+const TOLD: Duration = Duration::from_secs(20);
+
+/// What is left of a connection ends by itself. A kernel whose program is killed before it has heard that the peer is connected rejects
+/// it; nobody confirms that message, so where it was lost, the peer finds nobody when it sends.
+fn ends(made: Result<End, Error>) -> &'static str {
     match made {
-        Ok(connection) => {
-            let end = connection.link().wait_end(WITHIN).unwrap();
-            assert!(end.is_some(), "the end of the peer is told");
-            "connected"
+        Ok(mut end) => {
+            if end.connection.link().wait_end(TOLD).unwrap().is_some() {
+                return "connected";
+            }
+            end.kit.send(end.connection.qp(), b"anybody there?");
+            let wc = loop {
+                let (_, wc) = end.kit.any_completion().expect("what nobody takes fails in time");
+                if !is_receive(&wc) {
+                    break wc;
+                }
+            };
+            assert!(wc.outcome().is_err(), "{wc:?}");
+            "found nobody"
         }
         Err(error @ (Error::Timeout { .. } | Error::Invalid { .. })) => panic!("{error}"),
         Err(_) => "failed",
@@ -53,11 +66,12 @@ fn a_client_at_any_time(target: &Target) {
     nothing_is_left(target, &before);
 }
 
-fn accept(scene: &Scene, request: ironverbs::rdma_cm::Request) -> Result<Connection, Error> {
+fn accept(scene: &Scene, request: ironverbs::rdma_cm::Request) -> Result<End, Error> {
     let kit = Kit::on(&scene.devices.context_of(request.id())?, 4, 64);
     let mut prepared = request.qp_builder(&kit.pd, &kit.cq, &kit.cq)?.build().unwrap();
     prepared.recv_slot(kit.pool.take().unwrap()).unwrap();
-    request.accept(prepared, &Handshake::default(), WITHIN)
+    let connection = request.accept(prepared, &Handshake::default(), WITHIN)?;
+    Ok(End { connection, kit })
 }
 
 /// Clients on their own threads keep connecting until the listener is gone, and each connection ends.
@@ -80,9 +94,10 @@ fn a_listener_with_connections_in_every_state(target: &Target) {
     nothing_is_left(target, &before);
 }
 
-fn connect(scene: &Scene) -> Result<Connection, Error> {
+fn connect(scene: &Scene) -> Result<End, Error> {
     let route = Connector::to(scene.at(7612)).resolve(WITHIN)?;
     let kit = Kit::on(&scene.devices.context_of(route.id())?, 4, 64);
     let prepared = route.qp_builder(&kit.pd, &kit.cq, &kit.cq)?.build().unwrap();
-    route.connect(prepared, &Handshake::default(), WITHIN)
+    let connection = route.connect(prepared, &Handshake::default(), WITHIN)?;
+    Ok(End { connection, kit })
 }
