@@ -7,6 +7,7 @@ use super::reason::{Reason, RejectReason, SidrStatus};
 use super::state::State;
 use crate::uverbs::errno::Errno;
 use std::borrow::Cow;
+use std::net::SocketAddr;
 
 /// The kernel refused the step at once.
 pub fn refused(step: Step, errno: Errno, about: About) -> Error {
@@ -80,6 +81,12 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
             };
             Some(format!("no RDMA device for {address}{via}: {advice}").into())
         }
+        // The kernel takes some interface, or none.
+        (Step::Bind, Errno::EINVAL) if about.from.is_some_and(lacks_scope) => Some(give_scope(about.from)),
+        (
+            Step::ResolveAddr,
+            Errno::EINVAL | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ETIMEDOUT | Errno::ENODATA,
+        ) if about.to.is_some_and(lacks_scope) => Some(give_scope(about.to)),
         (Step::ResolveAddr, Errno::ENETUNREACH | Errno::ENETDOWN) => {
             Some(format!("no route to {} (ip route get)", ip(about.to)).into())
         }
@@ -111,6 +118,16 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
     }
 }
 
+/// Whether it is a link-local IPv6 address that does not say on which link.
+fn lacks_scope(address: SocketAddr) -> bool {
+    matches!(address, SocketAddr::V6(address) if address.ip().is_unicast_link_local() && address.scope_id() == 0)
+}
+
+fn give_scope(address: Option<SocketAddr>) -> Cow<'static, str> {
+    let ip = ip(address);
+    format!("{ip} is a link-local address: say on which link, as its scope ({ip}%INTERFACE)").into()
+}
+
 fn taken(about: &About) -> Cow<'static, str> {
     let port = about.from.map_or(0, |from| from.port());
     format!("port {port} is taken in this port space (rdma resource show cm_id)").into()
@@ -126,7 +143,7 @@ fn gone_on(about: &About) -> Cow<'static, str> {
     format!("{state}{last}; if it has gone on since, the channel has an event that says so").into()
 }
 
-fn ip(address: Option<std::net::SocketAddr>) -> String {
+fn ip(address: Option<SocketAddr>) -> String {
     address.map_or("the peer".to_owned(), |address| address.ip().to_string())
 }
 
@@ -173,6 +190,18 @@ mod tests {
         }
         assert!(text(Step::Bind, Errno::EADDRINUSE, Some("10.9.9.1:7"), None).contains("port 7 is taken"));
         assert!(text(Step::Bind, Errno::EACCES, Some("10.9.9.1:7"), None).contains("CAP_NET_BIND_SERVICE"));
+    }
+
+    #[test]
+    fn a_link_local_address_without_a_link_is_what_is_wrong() {
+        let local = Some("[fe80::1]:7");
+        let hint = "fe80::1 is a link-local address: say on which link, as its scope (fe80::1%INTERFACE)";
+        let bind = refused(Step::Bind, Errno::EINVAL, about(local, None)).to_string();
+        assert!(bind.ends_with(hint), "{bind}");
+        let resolve = refused(Step::ResolveAddr, Errno::ETIMEDOUT, about(None, local)).to_string();
+        assert!(resolve.ends_with(hint), "{resolve}");
+        let scoped = refused(Step::ResolveAddr, Errno::ETIMEDOUT, about(None, Some("[fe80::1%2]:7"))).to_string();
+        assert!(scoped.contains("is nobody's address"), "{scoped}");
     }
 
     #[test]

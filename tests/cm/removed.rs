@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 tests! {
     ids_of_a_device_that_goes,
     two_devices_of_one_guid,
+    a_queue_pair_of_another_device,
 }
 
 /// From when the device goes to when it is told.
@@ -173,6 +174,31 @@ fn two_devices_of_one_guid(target: &Target) {
     for end in [&client, &server] {
         assert_eq!(end.connection.link().addresses().local.map(|local| local.ip()), Some(own.ip));
     }
+}
+
+/// A queue pair that was prepared for one id and is given to another: the peer would be told a number that belongs to somebody
+/// else on the id's device.
+fn a_queue_pair_of_another_device(target: &Target) {
+    let here = scene(target);
+    let own = OwnDevice::new("rxe_other", "other0", "02:00:00:00:7a:01", "10.79.0.1");
+    let there = own.scene();
+    let listeners = [&here, &there].map(|scene| Listener::bind(scene.at(7646)).unwrap());
+    let [(route, _unused), (_other, foreign)] = [&here, &there].map(|scene| scene.route(scene.at(7646)));
+    let error = route.connect(foreign, &Handshake::default(), WITHIN).unwrap_err().to_string();
+    assert!(error.contains("is of rxe_other") && error.contains("open the id's own device"), "{error}");
+    assert!(listeners[0].request(Duration::from_millis(100)).unwrap().is_none(), "the peer has heard of it");
+
+    let (_client, _unused) = std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let (route, prepared) = here.route(here.at(7646));
+            route.connect(prepared, &Handshake::default(), WITHIN).unwrap_err()
+        });
+        let request = listeners[0].request(WITHIN).unwrap().expect("a peer asks in time");
+        let (route, foreign) = there.route(there.at(7646));
+        let error = request.accept(foreign, &Handshake::default(), WITHIN).unwrap_err().to_string();
+        assert!(error.contains("is of rxe_other"), "{error}");
+        (client.join().unwrap(), route)
+    });
 }
 
 fn link_of(index: u32) -> String {

@@ -4,6 +4,7 @@ use crate::cm::error::{Error, Step};
 use crate::cm::event::DatagramPeer;
 use crate::cm::id::{CmId, Place};
 use crate::uverbs::attr::{QpState, qp_attr_mask as mask};
+use crate::uverbs::device::DeviceInfo;
 use crate::uverbs::types::{GidIndex, OutOfRange, PortNum, Psn};
 use crate::verbs::attr::{Grh, Path, QpUpdate, RnrTimer, StaticRate};
 use crate::verbs::prepared::{PreparedQp, QpBuilder};
@@ -54,9 +55,29 @@ impl CmId {
         prepared: PreparedQp<P, Rc>,
         timer: RnrTimer,
     ) -> Result<Qp<P, Rc>, Error> {
+        self.port_on(prepared.core.context().info())?;
         let rtr = self.qp_update(QpState::RTR)?.min_rnr_timer(timer);
         let rts = self.qp_update(QpState::RTS)?;
         prepared.bring_up(&rtr, &rts).map_err(Error::verbs(Step::ModifyQp))
+    }
+
+    /// The id's port, if `device` is the one that it is on. A queue pair of another device would be connected without an error,
+    /// to a peer that answers some other queue pair.
+    pub(super) fn port_on(&self, device: &DeviceInfo) -> Result<PortNum, Error> {
+        let Some(Place { port, device: wanted }) = self.place()? else {
+            let limit = "bind it to an address of a device, or resolve it, first";
+            return Err(Error::invalid(Step::PrepareQp, "the id's device", "none", limit));
+        };
+        if let Some(given) = device.index
+            && wanted != given
+        {
+            let limit = format!(
+                "the protection domain is of {}, which has index {}; open the id's own device (Devices does)",
+                device.name, given.0
+            );
+            return Err(Error::invalid(Step::PrepareQp, "the id's device index", wanted.0, limit));
+        }
+        Ok(port)
     }
 }
 
@@ -73,20 +94,7 @@ impl<P: Provider, T: QpType> QpBuilder<'_, P, T> {
     /// # Ok(()) }
     /// ```
     pub fn on_id(self, id: &CmId) -> Result<Self, Error> {
-        let Some(Place { port, device: wanted }) = id.place()? else {
-            let limit = "bind it to an address of a device, or resolve it, first";
-            return Err(Error::invalid(Step::PrepareQp, "the id's device", "none", limit));
-        };
-        let device = self.device();
-        if let Some(given) = device.index
-            && wanted != given
-        {
-            let limit = format!(
-                "the protection domain is of {}, which has index {}; open the id's own device (Devices does)",
-                device.name, given.0
-            );
-            return Err(Error::invalid(Step::PrepareQp, "the id's device index", wanted.0, limit));
-        }
+        let port = id.port_on(self.device())?;
         let init = id.qp_attributes(QpState::INIT)?;
         Ok(self.at(port, &init))
     }

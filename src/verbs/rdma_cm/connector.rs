@@ -191,6 +191,8 @@ impl Route {
         waiter: &impl Waiter,
     ) -> Result<Connection<P>, Error> {
         let Self { id, channel, addresses } = self;
+        // Before the peer hears of it.
+        id.port_on(prepared.core.context().info())?;
         let attr = &prepared.core.context().attr;
         id.connect(&handshake.params(attr, prepared.qpn(), prepared.has_srq(), None))?;
         let answer = expect(waiter, &channel, &id, Step::Connect, EventType::CONNECT_RESPONSE).await?;
