@@ -257,6 +257,10 @@ mod on_any_kernel {
         let allowed =
             ["--device", "softcx", "--allow-log", "a test of err", "--allow-log", "^.*WARNING: a (test|try)$"];
         assert_eq!(vm(&allowed, command).status.code(), Some(0));
+        // A pattern that is none allows nothing.
+        let broken = vm(&["--device", "softcx", "--allow-log", "("], command);
+        assert_eq!(broken.status.code(), Some(125));
+        assert!(text(&broken.stderr).contains("a pattern of --allow-log"), "{}", text(&broken.stderr));
     }
 
     #[test]

@@ -16,6 +16,8 @@ said=/run/vm/said
     dmesg | grep -E "$bad"
     dmesg --level=emerg,alert,crit,err | grep -E "$ours"
 } | sort -u | grep -vEf /run/vm/allowed >$said
+# Of a pattern that is none grep says so, and lets nothing through.
+[ $? -lt 2 ] || { echo "the kernel's log was not looked at: a pattern of --allow-log is no extended regular expression"; status=1; }
 if [ -s $said ]; then
     echo "the kernel said:"
     dmesg | grep -F -B 3 -A 25 -f $said | head -80
