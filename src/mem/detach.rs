@@ -14,13 +14,15 @@ use super::map::page_bytes;
 use memmap2::MmapRaw;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The mappings of one file that exist: their addresses and lengths, in whole pages.
 #[derive(Default)]
 pub struct Mappings {
-    all: Mutex<Vec<(usize, usize)>>,
+    /// Lengths by address: of thousands, one is found at once when it goes.
+    all: Mutex<BTreeMap<usize, usize>>,
 }
 
 /// A mapping in the list.
@@ -32,22 +34,23 @@ pub struct Watched {
 impl Mappings {
     /// Keeps an eye on `map` as long as the returned owner lives.
     pub fn watch(list: &Arc<Self>, map: MmapRaw) -> Watched {
-        list.lock().push(pages(&map));
+        let (address, len_bytes) = pages(&map);
+        list.lock().insert(address, len_bytes);
         Watched { map: Some(map), list: list.clone() }
     }
 
     /// Cuts every mapping off from its file. After an error some are cut off and some are not.
     pub fn detach(&self) -> Result<(), Errno> {
         let mut all = self.lock();
-        while let Some(&(address, len_bytes)) = all.last() {
-            replace(address, len_bytes)?;
+        while let Some(entry) = all.first_entry() {
+            replace(*entry.key(), *entry.get())?;
             // A private copy is no mapping of the file any more.
-            all.pop();
+            entry.remove();
         }
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -56,8 +59,8 @@ impl Drop for Watched {
     fn drop(&mut self) {
         let Some(map) = self.map.take() else { return };
         let mut all = self.list.lock();
-        let this = pages(&map);
-        all.retain(|other| *other != this);
+        // Mappings that exist have addresses of their own.
+        all.remove(&pages(&map).0);
         // Unmapped under the lock: a list that is being worked on names nothing that another mapping may have taken.
         drop(map);
     }

@@ -8,12 +8,17 @@
 
 use std::any::Any;
 use std::ptr::NonNull;
+use std::sync::LazyLock;
 
 /// Bytes of a page of this host: 4 KiB on most, 16 or 64 KiB on some.
 pub fn page_bytes() -> usize {
     use nix::unistd::{SysconfVar, sysconf};
-    // Every Linux tells.
-    sysconf(SysconfVar::PAGE_SIZE).ok().flatten().map_or(4096, |bytes| bytes as usize)
+    /// Asked for with every mapping, and always the same.
+    static PAGE_BYTES: LazyLock<usize> = LazyLock::new(|| {
+        // Every Linux tells.
+        sysconf(SysconfVar::PAGE_SIZE).ok().flatten().map_or(4096, |bytes| bytes as usize)
+    });
+    *PAGE_BYTES
 }
 
 /// Memory shared with the other side of a device interface, unmapped when dropped.
