@@ -66,7 +66,11 @@ impl Address {
     /// The end of the queue pair of that number, and why its GID if it was chosen.
     pub(super) fn of(self, qpn: Qpn) -> (Local, Option<GidChoice>) {
         let Self { lid, mtu, gid, place } = self;
-        let psn = place.psn.unwrap_or_else(random_psn);
+        let psn = match place.psn {
+            Some(psn) => psn,
+            None if place.told_later => Psn::default(),
+            None => random_psn(),
+        };
         let endpoint = Endpoint { lid, qpn, psn, gid: gid.as_ref().map(|local| local.gid), mtu };
         let gid_index = gid.as_ref().map(|local| local.index);
         (Local { endpoint, port: place.port, gid_index }, gid.and_then(|local| local.choice))

@@ -12,7 +12,7 @@ use crate::uverbs::context::Ucontext;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::event::{self, AsyncEventType};
 use crate::uverbs::types::{PortNum, Qpn};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 #[cfg(feature = "tokio")]
@@ -26,7 +26,7 @@ pub(super) struct Registry {
 
 #[derive(Default)]
 struct State {
-    sources: HashMap<u64, Source>,
+    sources: BTreeMap<u64, Source>,
     /// How many [`AsyncEvents`](super::AsyncEvents) there are.
     readers: u32,
     kept: VecDeque<event::AsyncEvent>,
@@ -36,7 +36,7 @@ struct State {
     fatal: bool,
     /// Tasks that wait for an event, by the number of what they wait with.
     #[cfg(feature = "tokio")]
-    waiting: HashMap<u64, Waker>,
+    waiting: BTreeMap<u64, Waker>,
 }
 
 /// Kept events at most; the oldest go first. A program that never asks for events must not grow.
