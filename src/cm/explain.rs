@@ -107,6 +107,9 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
             let port = about.from.map_or(0, |from| from.port());
             Some(format!("port {port} is a privileged one: give the process CAP_NET_BIND_SERVICE").into())
         }
+        (Step::Accept | Step::Reject, Errno::EINVAL) if about.state == Some(State::Requested) => {
+            Some("it seems that the peer has given up meanwhile: drop the request".into())
+        }
         (Step::ResolveRoute, Errno::ETIMEDOUT) => Some("is a subnet manager running?".into()),
         (_, Errno::EINVAL | Errno::ENOENT) if about.state != Some(State::DeviceRemoved) => {
             about.state.map(|_| gone_on(about))
@@ -208,7 +211,7 @@ mod tests {
     fn a_wait_of_no_time_does_not_blame_the_peer_for_its_silence() {
         let timeout = |waited| Error::Timeout { step: Step::Connect, waited, about: Box::default() }.to_string();
         assert_eq!(timeout(std::time::Duration::ZERO), "rdma_connect: there was no time left to wait for it");
-        assert_eq!(timeout(std::time::Duration::from_secs(2)), "rdma_connect: nothing came within 2s");
+        assert_eq!(timeout(std::time::Duration::from_secs(2)), "rdma_connect: nothing came within 2 s");
     }
 
     /// Random EINVAL where the peer had given up already.

@@ -38,6 +38,7 @@ struct State {
     locked_out: bool,
     /// Commands from this number on are not known.
     knows_below: Option<u32>,
+    files_at_most: Option<usize>,
 }
 
 struct Queue {
@@ -58,6 +59,9 @@ struct FakeFile {
 
 impl CmSys for FakeCm {
     fn open(&self) -> Result<Arc<dyn CmFile>, Error> {
+        if self.state().has_too_many_files() {
+            return Err(Error::NoService { why: "there are too many files".into() });
+        }
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_SEMAPHORE | EfdFlags::EFD_CLOEXEC;
         let ready = Arc::new(EventFd::from_value_and_flags(0, flags).unwrap());
         let queue = Queue { events: VecDeque::new(), ready: ready.clone() };
@@ -101,6 +105,11 @@ impl FakeCm {
         self.state().knows_below = Some(number);
     }
 
+    /// Opens no more than so many files at once.
+    pub fn files_at_most(&self, most: usize) {
+        self.state().files_at_most = Some(most);
+    }
+
     /// Has an event told of id `number`, as long as there is one.
     pub fn tell(&self, number: u32, mut event: EventResp) {
         let mut state = self.state();
@@ -138,6 +147,10 @@ impl FakeCm {
 }
 
 impl State {
+    fn has_too_many_files(&self) -> bool {
+        self.files_at_most.is_some_and(|most| self.files.len() >= most)
+    }
+
     fn push(&mut self, file: i32, event: EventResp) {
         let queue = self.files.get_mut(&file).unwrap();
         queue.events.push_back(event);

@@ -23,7 +23,7 @@ pub mod state;
 pub mod sys;
 
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 #[cfg(test)]
 mod tests;
 

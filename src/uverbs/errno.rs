@@ -7,6 +7,7 @@ use std::fmt;
 /// ```
 /// use ironverbs::Errno;
 /// assert!(Errno::EINVAL.to_string().starts_with("EINVAL"));
+/// assert_eq!(Errno::from_raw(524).to_string(), "ENOTSUPP (the kernel does not do this)");
 /// assert_eq!(Errno::from_raw(9999).to_string(), "error 9999");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,6 +40,7 @@ macro_rules! errnos {
             /// The C name, for the numbers that a verbs device returns.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
+                    ENOTSUPP => Some("ENOTSUPP"),
                     $(libc::$name => Some(stringify!($name)),)*
                     _ => None,
                 }
@@ -53,6 +55,9 @@ errnos! {
     ENETDOWN ENETUNREACH ECONNRESET ENOBUFS EISCONN ENOTCONN ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH EALREADY
     EINPROGRESS EREMOTEIO ECANCELED
 }
+
+/// A number of the kernel's own (`include/linux/errno.h`), which some of its commands let out.
+const ENOTSUPP: i32 = 524;
 
 impl From<nix::errno::Errno> for Errno {
     fn from(e: nix::errno::Errno) -> Self {
@@ -69,6 +74,7 @@ impl From<Errno> for std::io::Error {
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {
+            Some(name) if self.0 == ENOTSUPP => write!(f, "{name} (the kernel does not do this)"),
             Some(name) => write!(f, "{name} ({})", nix::errno::Errno::from_raw(self.0).desc()),
             None => write!(f, "error {}", self.0),
         }

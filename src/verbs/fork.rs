@@ -17,6 +17,9 @@ use std::sync::OnceLock;
 ///
 /// Memory that the program brought, as a vector, is never marked: marks are for whole pages, and a neighbour on the same
 /// page would be missing in the child. With an older kernel a program that forks must not register such memory.
+///
+/// Whatever the policy, both sides have the same open file, and a queue pair that a child drops is gone for its parent, too. A child
+/// must drop nothing of this library: it calls `exec`, or ends with `_exit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForkPolicy {
     /// The kernel copies pinned pages when the process forks (`RDMA_NLDEV_SYS_ATTR_COPY_ON_FORK`).

@@ -217,14 +217,14 @@ impl State {
         }
         self.kept.push_back(raw);
         #[cfg(feature = "tokio")]
-        alarmed.tasks.extend(self.waiting.drain().map(|(_, task)| task));
+        alarmed.tasks.extend(std::mem::take(&mut self.waiting).into_values());
     }
 
     fn note_gone(&mut self, alarmed: &mut Alarmed) {
         self.gone = true;
         self.mark_queues(alarmed);
         #[cfg(feature = "tokio")]
-        alarmed.tasks.extend(self.waiting.drain().map(|(_, task)| task));
+        alarmed.tasks.extend(std::mem::take(&mut self.waiting).into_values());
     }
 
     fn mark_queues(&self, alarmed: &mut Alarmed) {

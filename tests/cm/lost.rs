@@ -53,7 +53,7 @@ impl Drop for Dropping {
 fn timed_out<T>(result: Result<T, Error>, wanted: Step, since: Instant) {
     let error = result.err().expect("nothing passes");
     assert!(matches!(&error, Error::Timeout { step, .. } if *step == wanted), "{error}");
-    assert!(error.to_string().ends_with("nothing came within 1s"), "{error}");
+    assert!(error.to_string().ends_with("nothing came within 1 s"), "{error}");
     let took = since.elapsed();
     assert!(took >= DEADLINE && took < DEADLINE + Duration::from_secs(10), "{took:?}");
 }

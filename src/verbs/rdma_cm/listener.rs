@@ -18,7 +18,7 @@ use crate::verbs::qp_type::Rc;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A place where peers ask for connections.
@@ -46,6 +46,8 @@ pub struct Listener {
     sys: Arc<dyn CmSys>,
     id: CmId,
     channel: EventChannel,
+    /// For the next peer that asks: without one, as when the process has too many files, nobody is taken out of the queue.
+    spare: Mutex<Option<EventChannel>>,
 }
 
 impl Listener {
@@ -77,7 +79,7 @@ impl Listener {
         prepare(&id)?;
         id.bind(address)?;
         id.listen(backlog)?;
-        Ok(Self { sys, id, channel })
+        Ok(Self { sys, id, channel, spare: Mutex::new(None) })
     }
 
     /// Where it listens.
@@ -85,7 +87,8 @@ impl Listener {
         self.id.local_addr()
     }
 
-    /// The next peer that asks; `None` if none came within `timeout`. Blocks.
+    /// The next peer that asks; `None` if none came within `timeout`. Blocks. Where the process may open no more files, that is an
+    /// error, and the peer waits on.
     #[doc(alias = "rdma_get_request")]
     pub fn request(&self, timeout: Duration) -> Result<Option<Request>, Error> {
         Blocking::run(self.request_by(&Blocking::within(timeout)))
@@ -101,12 +104,20 @@ impl Listener {
         }
     }
 
+    fn spare(&self) -> MutexGuard<'_, Option<EventChannel>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn request_by(&self, waiter: &impl Waiter) -> Result<Option<Request>, Error> {
+        // A channel of its own, so that whoever waits for its events takes nobody else's.
+        let spare = self.spare().take();
+        let channel = spare.map_or_else(|| EventChannel::open_on(&*self.sys), Ok)?;
         loop {
-            let Some(mut event) = waiter.next(&self.channel).await? else { return Ok(None) };
+            let Some(mut event) = waiter.next(&self.channel).await? else {
+                *self.spare() = Some(channel);
+                return Ok(None);
+            };
             if let Some(id) = event.take_request() {
-                // A channel of its own, so that whoever waits for its events takes nobody else's.
-                let channel = EventChannel::open_on(&*self.sys)?;
                 id.migrate(&channel)?;
                 let addresses = id.addresses()?;
                 let peer = event.peer().cloned().unwrap_or_default();
@@ -225,5 +236,26 @@ impl Request {
         id.accept(&params)?;
         expect(waiter, &channel, &id, Step::Accept, EventType::ESTABLISHED).await?;
         Ok(Connection::new(qp, Link::new(id, channel, addresses), peer.private_data))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cm::abi::EventResp;
+    use crate::cm::fake::FakeCm;
+
+    #[test]
+    fn a_peer_waits_on_while_no_more_files_can_be_opened() {
+        let cm = FakeCm::default();
+        let listener =
+            Listener::bind_on(Arc::new(cm.clone()), "10.9.9.1:7471".parse().unwrap(), 4, |_| Ok(())).unwrap();
+        cm.ask(0, EventResp::default());
+        cm.files_at_most(1);
+        listener.request(Duration::ZERO).unwrap_err();
+        assert_eq!(cm.ids(), [0, 1], "the peer has been turned away");
+        cm.files_at_most(2);
+        assert!(listener.request(Duration::ZERO).unwrap().is_some());
+        assert!(listener.request(Duration::ZERO).unwrap().is_none());
     }
 }

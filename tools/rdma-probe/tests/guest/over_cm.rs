@@ -163,7 +163,7 @@ fn come_to_nothing(device: &Device) {
     let mut server = Run::start_probe(["ping", "--cm", "-p", &port, "--timeout", "1", "--connect-timeout", "8"]);
     server.until_says("waiting for a client");
     let silent = Asker::new(&address, &port).answered();
-    server.end().expect_failure(5, &["no client came within 8s", "of the last one: rdma_accept", "within 1s"]);
+    server.end().expect_failure(5, &["no client came within 8s", "of the last one: rdma_accept", "within 1 s"]);
     drop(silent);
 }
 
