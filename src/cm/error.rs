@@ -132,9 +132,9 @@ impl fmt::Display for Silence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Duration::ZERO => write!(f, "there was no time left to wait for it"),
-            // What was left of a time that was given in whole seconds is told as that.
+            // In tenths: what was left of a time that was given in whole seconds is told as that.
             waited if waited >= Duration::from_secs(1) => {
-                write!(f, "nothing came within {} s", waited.as_secs_f32().round())
+                write!(f, "nothing came within {} s", (waited.as_secs_f32() * 10.0).round() / 10.0)
             }
             waited => write!(f, "nothing came within {} ms", waited.as_millis().max(1)),
         }

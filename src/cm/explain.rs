@@ -212,6 +212,8 @@ mod tests {
         let timeout = |waited| Error::Timeout { step: Step::Connect, waited, about: Box::default() }.to_string();
         assert_eq!(timeout(std::time::Duration::ZERO), "rdma_connect: there was no time left to wait for it");
         assert_eq!(timeout(std::time::Duration::from_secs(2)), "rdma_connect: nothing came within 2 s");
+        assert_eq!(timeout(std::time::Duration::from_millis(29_987)), "rdma_connect: nothing came within 30 s");
+        assert_eq!(timeout(std::time::Duration::from_millis(1540)), "rdma_connect: nothing came within 1.5 s");
     }
 
     /// Random EINVAL where the peer had given up already.

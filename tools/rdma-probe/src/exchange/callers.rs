@@ -25,6 +25,8 @@ pub trait Aside {
     fn fd(&self) -> BorrowedFd<'_>;
     /// Does it, without waiting. False if it cannot be done now, and is to be tried again in a moment.
     fn attend(&mut self) -> bool;
+    /// Closes something, so that a caller can be let in: the oldest of what may be nobody's. False if it has nothing.
+    fn make_room(&mut self) -> bool;
 }
 
 /// A port on which one client is awaited.
@@ -98,7 +100,7 @@ impl Listener {
             if open {
                 // Once more when the time is over: for those who came in time.
                 open = !arrival.passed();
-                room &= self.admit(&mut callers, count, limits)?;
+                room &= self.admit(&mut callers, count, limits, &mut aside)?;
             }
             callers.hear();
             if let Some(client) = callers.client {
@@ -123,7 +125,13 @@ impl Listener {
     }
 
     /// Takes in who has called. False if there is no room for one.
-    fn admit(&self, callers: &mut Callers, count: usize, limits: Limits) -> Result<bool> {
+    fn admit(
+        &self,
+        callers: &mut Callers,
+        count: usize,
+        limits: Limits,
+        aside: &mut Option<&mut dyn Aside>,
+    ) -> Result<bool> {
         // Not all at once: those who are in have to be heard, too.
         for _ in 0..MOST_CALLERS {
             match self.listener.accept() {
@@ -139,7 +147,9 @@ impl Listener {
                     if !tcp::is_called(&self.listener) {
                         return Ok(true);
                     }
-                    if !tcp::is_own_shortage(&e) || !callers.part_with_oldest() {
+                    // Of callers there may be none, because what is done aside has all descriptors.
+                    let mut make_room = || aside.as_mut().is_some_and(|aside| aside.make_room());
+                    if !tcp::is_own_shortage(&e) || !(callers.part_with_oldest() || make_room()) {
                         return Ok(false);
                     }
                 }

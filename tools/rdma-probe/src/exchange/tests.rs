@@ -367,6 +367,10 @@ impl Aside for Unable {
         self.asked += 1;
         false
     }
+
+    fn make_room(&mut self) -> bool {
+        false
+    }
 }
 
 #[test]
@@ -402,6 +406,10 @@ impl Aside for Between {
             self.others.push(TcpStream::connect(self.client.peer_addr().unwrap()).unwrap());
         }
         // It is asked again in a moment.
+        false
+    }
+
+    fn make_room(&mut self) -> bool {
         false
     }
 }

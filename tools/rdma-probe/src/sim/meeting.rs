@@ -135,6 +135,10 @@ impl Aside for Meeting {
         self.hear();
         done
     }
+
+    fn make_room(&mut self) -> bool {
+        self.forget_oldest()
+    }
 }
 
 impl Meeting {
