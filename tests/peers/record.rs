@@ -19,10 +19,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// From the recorder's file: `SECONDS DEVICE KIND NAME=VALUE… # words`.
+    /// From the recorder's file: `SECONDS DEVICE KIND NAME=VALUE… # words`, behind lines of words alone.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut record = Self::default();
-        for line in text.lines() {
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
             let line = line.split(" # ").next().unwrap_or_default();
             let mut words = line.split_whitespace().skip(2);
             let kind = words.next().unwrap_or_default();
