@@ -174,16 +174,22 @@ fn a_device_that_does_not_end_the_old_ring_is_an_error() {
     assert!(error.to_string().contains("an entry that ends the old ring"), "{error}");
 }
 
+/// Sends 4 and 5 of one queue pair have their completions in the ring.
+fn two_sends_done() -> Fixture {
+    let mut cq = Fixture::new(8, 64);
+    cq.attach(UIDX);
+    cq.sends.note(0, 4, 1, WcOpcode::SEND);
+    cq.sends.note(1, 5, 2, WcOpcode::SEND);
+    cq.answer(REQ, UIDX, 0);
+    cq.answer(REQ, UIDX, 1);
+    cq
+}
+
 /// A queue pair that goes after the queue was resized, and one that went before.
 #[test]
 fn completions_of_the_past_are_found_in_either_ring() {
     for detach_first in [true, false] {
-        let mut cq = Fixture::new(8, 64);
-        cq.attach(UIDX);
-        cq.sends.note(0, 4, 1, WcOpcode::SEND);
-        cq.sends.note(1, 5, 2, WcOpcode::SEND);
-        cq.answer(REQ, UIDX, 0);
-        cq.answer(REQ, UIDX, 1);
+        let mut cq = two_sends_done();
         if detach_first {
             cq.detach(UIDX);
             resize(&mut cq, 30).unwrap();
@@ -203,12 +209,7 @@ fn completions_of_the_past_are_found_in_either_ring() {
 /// Its completions are one place on in the new ring: it is known as long, though others go meanwhile.
 #[test]
 fn a_queue_that_is_gone_is_known_to_its_last_completion_in_the_new_ring() {
-    let mut cq = Fixture::new(8, 64);
-    cq.attach(UIDX);
-    cq.sends.note(0, 4, 1, WcOpcode::SEND);
-    cq.sends.note(1, 5, 2, WcOpcode::SEND);
-    cq.answer(REQ, UIDX, 0);
-    cq.answer(REQ, UIDX, 1);
+    let mut cq = two_sends_done();
     cq.detach(UIDX);
     resize(&mut cq, 30).unwrap();
     let mut open = cq.cq.open();

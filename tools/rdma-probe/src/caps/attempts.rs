@@ -223,7 +223,7 @@ impl Bench<'_> {
         let qp = QpBuilder::ud(&self.pd, &self.cq, &self.cq).build()?.activate().map_err(|e| e.error)?;
         let group = Gid::from(IpAddr::V6(OWN_GROUP));
         let lid = match self.context.query_port(PortNum::ONE)?.link_layer {
-            LinkLayer::InfiniBand => OWN_LID,
+            LinkLayer::InfiniBand => GROUP_LID,
             _ => Lid(0),
         };
         qp.attach_mcast(group, lid)?;
@@ -251,7 +251,7 @@ const OTHER_ADDRESS: u64 = 0x1_0000_0000;
 const OWN_GROUP: Ipv6Addr = Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0x6962, 0x7662);
 
 /// The group's LID on InfiniBand: any of those for multicast (IB spec 4.1.1: 0xc000 to 0xfffe). Nothing is sent there.
-const OWN_LID: Lid = Lid(0xc000);
+const GROUP_LID: Lid = Lid(0xc000);
 
 /// Bits of `enum ib_uverbs_device_cap_flags`.
 const SRQ_RESIZE: u64 = 1 << 13;

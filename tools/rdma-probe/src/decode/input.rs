@@ -253,10 +253,9 @@ fn recorded(number: usize, line: &str) -> Option<Dump> {
     let is = |word: &str| label.split_whitespace().skip(2).any(|other| other == word);
     let (kind, layout) = match () {
         () if is("send") => {
-            let of = is;
             let layout = match () {
-                () if of("kind=Ud") => Layout::Datagram,
-                () if of("kind=XrcIni") => Layout::Xrc,
+                () if is("kind=Ud") => Layout::Datagram,
+                () if is("kind=XrcIni") => Layout::Xrc,
                 () => Layout::Connected,
             };
             (Kind::SendWqe, Some(layout))

@@ -139,21 +139,24 @@ impl Side {
     }
 
     pub fn register(&self, start: u64, len: u64, access: Access) -> u32 {
-        let pd = self.pd;
-        self.device(|d| {
-            d.create_mkey(Mkey {
-                variant: 0,
-                pd,
-                access,
-                start,
-                len,
-                translation: Translation::Bus(Buffer::contiguous(start, len)),
-                free: false,
-                qpn: None,
-                is_window: false,
-                umr: false,
-            })
-        })
+        let key = Mkey { access, ..self.open_key(start, len) };
+        self.device(|d| d.create_mkey(key))
+    }
+
+    /// An ordinary key that allows everything, yet to be made.
+    pub fn open_key(&self, start: u64, len: u64) -> Mkey {
+        Mkey {
+            variant: 0,
+            pd: self.pd,
+            access: Access::ALL,
+            start,
+            len,
+            translation: Translation::Bus(Buffer::contiguous(start, len)),
+            free: false,
+            qpn: None,
+            is_window: false,
+            umr: false,
+        }
     }
 
     fn make_cq(&self, ring: u64, record: u64, compress: Option<MiniFormat>) -> u32 {

@@ -102,20 +102,8 @@ fn remote_keys_are_checked_for_everything() {
         ("another protection domain", |b| {
             (DATA, {
                 let pd = b.device(|d| d.alloc_pd());
-                b.device(|d| {
-                    d.create_mkey(Mkey {
-                        variant: 0,
-                        pd,
-                        access: Access::ALL,
-                        start: DATA,
-                        len: 64,
-                        translation: Translation::Bus(Buffer::contiguous(DATA, 64)),
-                        free: false,
-                        qpn: None,
-                        is_window: false,
-                        umr: false,
-                    })
-                })
+                let key = Mkey { pd, ..b.open_key(DATA, 64) };
+                b.device(|d| d.create_mkey(key))
             })
         }),
     ];

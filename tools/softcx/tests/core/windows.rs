@@ -7,21 +7,9 @@ const WRITE: u8 = 0x08;
 const READ: u8 = 0x10;
 
 fn window(side: &Side) -> u32 {
-    let pd = side.pd;
-    side.device(|d| {
-        d.create_mkey(Mkey {
-            variant: 0,
-            pd,
-            access: Access::LOCAL_READ,
-            start: 0,
-            len: 0,
-            translation: Translation::Keys(vec![]),
-            free: true,
-            qpn: None,
-            is_window: true,
-            umr: false,
-        })
-    })
+    let (access, translation) = (Access::LOCAL_READ, Translation::Keys(vec![]));
+    let key = Mkey { access, translation, free: true, is_window: true, ..side.open_key(0, 0) };
+    side.device(|d| d.create_mkey(key))
 }
 
 /// UMR WQE: binds `window` with new key byte `byte` to `len` bytes at `address` of `key`; mkey access bits `access`.
@@ -171,21 +159,9 @@ fn a_window_is_taken_back_by_its_queue_pair_only() {
 
 /// What peers may do by a key of `len` bytes at the start of the data, in memory that goes on behind them; of `qpn` alone, if there is one.
 fn open_to(b: &Side, len: u64, qpn: Option<u32>) -> u32 {
-    let pd = b.pd;
-    b.device(|d| {
-        d.create_mkey(Mkey {
-            variant: 0,
-            pd,
-            access: Access::ALL,
-            start: DATA,
-            len,
-            translation: Translation::Bus(Buffer::contiguous(DATA, 2 * len)),
-            free: false,
-            qpn,
-            is_window: false,
-            umr: false,
-        })
-    })
+    let translation = Translation::Bus(Buffer::contiguous(DATA, 2 * len));
+    let key = Mkey { translation, qpn, ..b.open_key(DATA, len) };
+    b.device(|d| d.create_mkey(key))
 }
 
 #[test]
