@@ -14,6 +14,7 @@ tests! {
     the_handshake_carries_what_each_side_says,
     depths_are_agreed_on,
     an_event_loop_makes_connections,
+    in_the_port_space_of_infiniband,
     a_listener_is_told_where_it_is,
 }
 
@@ -99,12 +100,20 @@ fn depths_are_agreed_on(target: &Target) {
 
 /// All steps by hand, on one channel for both sides.
 fn an_event_loop_makes_connections(target: &Target) {
+    event_loop(target, PortSpace::Tcp);
+}
+
+fn in_the_port_space_of_infiniband(target: &Target) {
+    event_loop(target, PortSpace::IbRc);
+}
+
+fn event_loop(target: &Target, space: PortSpace) {
     let scene = scene(target);
     let channel = EventChannel::open().unwrap();
-    let listener = channel.create_id(PortSpace::Tcp).unwrap();
+    let listener = channel.create_id(space).unwrap();
     listener.bind(scene.at(7504)).unwrap();
     listener.listen(4).unwrap();
-    let client = channel.create_id(PortSpace::Tcp).unwrap();
+    let client = channel.create_id(space).unwrap();
     client.resolve_addr(None, scene.at(7504), Duration::from_secs(2)).unwrap();
     let (mut asking, mut accepted, mut connected) = (None, None, None);
     let mut seen = vec![];

@@ -5,6 +5,7 @@ use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{Handshake, Listener, Reason};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 tests! {
     many_connections_are_opened_used_and_closed,
@@ -17,21 +18,25 @@ fn many_connections_are_opened_used_and_closed(target: &Target) {
     let rounds = std::env::var("IRONVERBS_TEST_ROUNDS").map(|n| n.parse().expect("a number"));
     let (total, at_a_time): (usize, usize) = rounds.map_or((48, 16), |total| (total, 64));
     let listener = Listener::bind(scene.at(7581)).unwrap();
-    let (accepted, asked) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let next = |counter: &AtomicUsize| counter.fetch_add(1, Ordering::Relaxed) < total;
+    // Those of one thread.
+    let turns = |thread: usize| (thread..total).step_by(at_a_time);
+    let opened = &AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..at_a_time {
-            scope.spawn(|| {
-                while next(&accepted) {
-                    let mut end = scene.accept(&listener, (1, 16), &Handshake::default()).unwrap();
+        for thread in 0..at_a_time {
+            let (scene, listener) = (&scene, &listener);
+            scope.spawn(move || {
+                for _ in turns(thread) {
+                    let mut end = scene.accept(listener, (1, 16), &Handshake::default()).unwrap();
                     let message = end.kit.message();
                     end.kit.send(end.connection.qp(), &message);
                     assert_eq!(end.connection.link().wait_end(WITHIN).unwrap(), Some(Reason::None));
                 }
             });
-            scope.spawn(|| {
-                while next(&asked) {
+            scope.spawn(move || {
+                for (turn, _) in turns(thread).enumerate() {
                     let mut end = scene.connect(scene.at(7581), (1, 16), &Handshake::default()).unwrap();
+                    opened.fetch_add(1, Ordering::Relaxed);
+                    wait_for(opened, total.min((turn + 1) * at_a_time));
                     end.kit.send(end.connection.qp(), b"hello");
                     assert_eq!(end.kit.message(), b"hello");
                     assert_eq!(end.connection.disconnect(WITHIN).unwrap(), Reason::None);
@@ -41,4 +46,13 @@ fn many_connections_are_opened_used_and_closed(target: &Target) {
     });
     drop(listener);
     nothing_is_left(target, &before);
+}
+
+/// Until so many connections were opened: none of them is closed before all are open.
+fn wait_for(opened: &AtomicUsize, wanted: usize) {
+    let deadline = Instant::now() + WITHIN;
+    while opened.load(Ordering::Relaxed) < wanted {
+        assert!(Instant::now() < deadline, "{opened:?} connections were opened in time, of {wanted}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }

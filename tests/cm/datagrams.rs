@@ -6,12 +6,13 @@ use crate::tests;
 use ironverbs::rdma_cm::{
     CmId, ConnParams, EventChannel, EventType, Membership, PortSpace, Reason, SendData, SidrStatus,
 };
-use ironverbs::{AddressHandle, Any, Datagram, GRH_BYTES, Lid, QKey, Qp, QpBuilder, Qpn, Ud};
+use ironverbs::{AddressHandle, Any, Datagram, Errno, GRH_BYTES, Lid, QKey, Qp, QpBuilder, Qpn, Ud};
 use std::net::SocketAddr;
 
 tests! {
     a_service_is_resolved_and_answers,
     a_service_that_is_not_there_or_turns_away,
+    the_services_of_ip_over_infiniband_are_its_own,
     a_group_is_joined_by_all,
 }
 
@@ -75,9 +76,9 @@ pub fn listening(at: SocketAddr, space: PortSpace) -> CmId {
 fn a_service_is_resolved_and_answers(target: &Target) {
     let scene = scene(target);
     let before = objects(target);
-    for port in [7541, 7542] {
-        let listener = listening(scene.at(port), PortSpace::Udp);
-        let mut client = Port::of(&scene, resolved(scene.at(port), PortSpace::Udp), 4);
+    for (port, space) in [(7541, PortSpace::Udp), (7542, PortSpace::IbUd)] {
+        let listener = listening(scene.at(port), space);
+        let mut client = Port::of(&scene, resolved(scene.at(port), space), 4);
         let mut params = client.params();
         let most = [7; 180];
         params.private_data = SendData::raw(&most);
@@ -124,12 +125,19 @@ fn a_service_that_is_not_there_or_turns_away(target: &Target) {
     assert_eq!(event.private_data().counted(), Some(&b"full"[..]));
 }
 
+fn the_services_of_ip_over_infiniband_are_its_own(target: &Target) {
+    let scene = scene(target);
+    let id = EventChannel::open().unwrap().create_id(PortSpace::Ipoib).unwrap();
+    let error = id.bind(scene.at(7545)).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
+}
+
 /// Bound to the device's address, an id joins a group: the event tells where its datagrams go.
 fn a_group_is_joined_by_all(target: &Target) {
     let scene = scene(target);
     let before = objects(target);
     let group: SocketAddr = "239.77.1.2:0".parse().unwrap();
-    let mut members: Vec<_> = [Membership::Full, Membership::Full, Membership::Full]
+    let mut members: Vec<_> = [Membership::Full, Membership::Full, Membership::SendOnly]
         .into_iter()
         .map(|membership| {
             let id = EventChannel::open().unwrap().create_id(PortSpace::Udp).unwrap();
@@ -140,7 +148,9 @@ fn a_group_is_joined_by_all(target: &Target) {
             assert!(joined.is_of(&event));
             let peer = event.datagram_peer().unwrap().clone();
             assert_eq!(peer.qpn, Qpn::MULTICAST.get());
-            port.qp.attach_mcast(peer.address.dgid, Lid(0)).unwrap();
+            if membership == Membership::Full {
+                port.qp.attach_mcast(peer.address.dgid, Lid(0)).unwrap();
+            }
             (port, joined, peer)
         })
         .collect();

@@ -1,8 +1,10 @@
 //! Packets of UDP port 4791 that are dropped, in one direction or both, during a handshake and during the end: each side is told
 //! by its deadline, and nothing is left.
 
-use crate::harness::{skip, step};
-use crate::scene::{End, Scene, WITHIN, change_network, from_the_other_device, nothing_is_left, objects, scene};
+use crate::harness::step;
+use crate::scene::{
+    End, Scene, WITHIN, change_network, from_the_other_device, not_installed, nothing_is_left, objects, scene,
+};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{Error, EventType, Handshake, Listener, Reason, Step};
@@ -22,9 +24,6 @@ struct Dropping;
 impl Dropping {
     /// All, or those to one address.
     fn to(address: Option<IpAddr>) -> Self {
-        if Command::new("nft").arg("--version").output().is_err() {
-            skip("nft is not installed (Debian: nftables)");
-        }
         change_network("nft", "add table ip lost");
         let dropping = Self;
         // Where they come in: a packet that is refused where it goes out puts Soft-RoCE's queue pair 1 into the error state.
@@ -70,6 +69,9 @@ fn pair(target: &Target, scene: &Scene, listener: &Listener) -> (ironverbs::rdma
 
 fn nothing_passes_to_one_side_or_both(target: &Target) {
     let here = scene(target);
+    if Command::new("nft").arg("--version").output().is_err() {
+        not_installed("nft", "nftables");
+    }
     let before = objects(target);
     let listener = Listener::bind(here.at(7536)).unwrap();
     let (mut ending, mut told) = pair(target, &here, &listener);

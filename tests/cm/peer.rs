@@ -1,7 +1,6 @@
 //! Programs of rdmacm-utils as the other side.
 
-use crate::harness::skip;
-use crate::scene::WITHIN;
+use crate::scene::{WITHIN, not_installed};
 use std::io::{ErrorKind, Read};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
@@ -15,7 +14,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts it. Skips where it is not installed.
+    /// Starts it, if it is [installed](not_installed).
     pub fn start(program: &str, arguments: &[&str]) -> Self {
         let name = format!("{program} {}", arguments.join(" "));
         let command = Command::new(program)
@@ -26,9 +25,7 @@ impl Peer {
             .spawn();
         let mut child = match command {
             Ok(child) => child,
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                skip(format!("{program} is not installed (Debian: rdmacm-utils)"))
-            }
+            Err(e) if e.kind() == ErrorKind::NotFound => not_installed(program, "rdmacm-utils"),
             Err(e) => panic!("{name}: {e}"),
         };
         let output = vec![collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap())];

@@ -156,10 +156,11 @@ fn two_devices_of_one_guid(target: &Target) {
     let own = OwnDevice::new("rxe_same", "same0", mac.trim(), "10.78.0.1");
     let opened = [&target.device, own.name].map(|name| Context::open(name).unwrap());
     assert_eq!(opened[0].attr().node_guid, opened[1].attr().node_guid, "which this test is about");
-    // In either order, and with both open already.
-    for devices in [Devices::new(), Devices::new()] {
-        for context in opened.iter().rev() {
-            devices.add(context.clone());
+    // With both open already, in either order.
+    for order in [[0, 1], [1, 0]] {
+        let devices = Devices::new();
+        for which in order {
+            devices.add(opened[which].clone());
         }
         for (ip, name) in [(here.ip, target.device.as_str()), (own.ip, own.name)] {
             let id = EventChannel::open().unwrap().create_id(PortSpace::Tcp).unwrap();

@@ -209,6 +209,13 @@ pub fn from_the_other_device(target: &Target, scene: &Scene, port: u16) -> (Rout
     (route, prepared)
 }
 
+/// Skips where a program is not installed; in a guest of the tests' own it has to be.
+pub fn not_installed(program: &str, package: &str) -> ! {
+    let text = format!("{program} is not installed (Debian: {package})");
+    assert!(std::env::var_os("IRONVERBS_TEST_NETWORK").is_none(), "{text}");
+    skip(text)
+}
+
 /// Runs a program that changes the network, with these words; skips where the network is not the tests'.
 pub fn change_network(program: &str, words: &str) {
     if std::env::var_os("IRONVERBS_TEST_NETWORK").is_none() {
