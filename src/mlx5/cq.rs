@@ -230,6 +230,19 @@ impl<B: Bus> Cq<B> {
         !full
     }
 
+    /// As [`end`](Self::end), of a batch that knows how far it was read.
+    #[inline(always)]
+    pub fn end_at(&mut self, ci: u32) -> bool {
+        if ci == self.given_back {
+            return true;
+        }
+        if self.is_full() {
+            return false;
+        }
+        self.consume(ci);
+        true
+    }
+
     /// Takes all that is there as read, and gives it back: elements of shared receive queues are free again by that.
     pub fn settle(&mut self) {
         // A ring's worth at most: while queue pairs are at work there may always be more.

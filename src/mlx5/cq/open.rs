@@ -86,6 +86,12 @@ impl<B: Bus> OpenCq<'_, B> {
         last.less(self.place.owner()).is_missing() || self.cq.has_fault()
     }
 
+    /// Completions read, from the queue's start.
+    #[inline(always)]
+    pub fn ci(&self) -> u32 {
+        self.place.ci()
+    }
+
     /// Whether there are completions that were read, and whose entries were not given back.
     #[inline(always)]
     pub fn holds_slots(&self) -> bool {
@@ -95,15 +101,7 @@ impl<B: Bus> OpenCq<'_, B> {
     /// Ends the batch, as [`Cq::end`] does. Not by it: how far the queue was read is in registers here.
     #[inline(always)]
     pub fn end(&mut self) -> bool {
-        let ci = self.place.ci();
-        if ci == self.cq.given_back {
-            return true;
-        }
-        if self.cq.is_full() {
-            return false;
-        }
-        self.cq.consume(ci);
-        true
+        self.cq.end_at(self.place.ci())
     }
 }
 

@@ -9,8 +9,8 @@ use std::fmt::Write;
 const MOST_OF_SINGLE_POST: f64 = 0.3;
 /// one of 32 with one doorbell, so much;
 const MOST_OF_POST_IN_BATCH: f64 = 0.2;
-/// and one of 32 completions so much of what `ibv_start_poll` and `ibv_next_poll` take to tell the same of it, or, where the provider is
-/// known to the compiler, of what `ibv_poll_cq` takes to tell all of it.
+/// and one of 32 completions so much of what `ibv_start_poll` and `ibv_next_poll` take to tell the same of it, and, where it is used in
+/// place, of what `ibv_poll_cq` takes to tell all of it. Whether the provider is known to the compiler or not.
 const MOST_OF_POLL: f64 = 0.3;
 
 /// The functions of libibverbs.
@@ -26,8 +26,6 @@ struct Limit {
     title: &'static str,
     requests: u32,
     of: C,
-    /// `Qp`, too, and not only `Qp<Mlx5>`.
-    any: bool,
     most: f64,
 }
 
@@ -37,7 +35,6 @@ const LIMITS: &[Limit] = &[
         title: "post one RDMA WRITE, 8 bytes inline, known to be 8",
         requests: 1,
         of: C::Older,
-        any: true,
         most: MOST_OF_SINGLE_POST,
     },
     Limit {
@@ -45,7 +42,6 @@ const LIMITS: &[Limit] = &[
         title: "post 32 RDMA WRITEs, 8 bytes inline each: per request",
         requests: 32,
         of: C::Older,
-        any: true,
         most: MOST_OF_POST_IN_BATCH,
     },
     Limit {
@@ -53,7 +49,6 @@ const LIMITS: &[Limit] = &[
         title: "poll 32 completions, number and status, where they are: per completion, of `ibv_poll_cq`",
         requests: 32,
         of: C::Older,
-        any: false,
         most: MOST_OF_POLL,
     },
     Limit {
@@ -61,7 +56,6 @@ const LIMITS: &[Limit] = &[
         title: "poll 32 completions, number and status, where they are: per completion",
         requests: 32,
         of: C::Newer,
-        any: true,
         most: MOST_OF_POLL,
     },
     Limit {
@@ -69,7 +63,6 @@ const LIMITS: &[Limit] = &[
         title: "poll 32 completions, number and status: per completion",
         requests: 32,
         of: C::Newer,
-        any: true,
         most: MOST_OF_POLL,
     },
 ];
@@ -103,9 +96,6 @@ struct Row {
     id: &'static str,
     title: &'static str,
     limit: f64,
-    /// Whether `Qp` is held to it, too.
-    #[serde(skip)]
-    any: bool,
     tracer: Sides,
 }
 
@@ -126,8 +116,8 @@ struct Sides {
 
 impl Held {
     pub fn new(steps: &Columns, ticks: Option<&Columns>) -> Result<Self> {
-        let row = |&Limit { id, title, requests, of, any, most }: &Limit| {
-            Ok(Row { id, title, limit: most, any, tracer: Sides::new(steps, id, requests, of)? })
+        let row = |&Limit { id, title, requests, of, most }: &Limit| {
+            Ok(Row { id, title, limit: most, tracer: Sides::new(steps, id, requests, of)? })
         };
         let clocked = |ticks| {
             let clocked = move |&(id, title): &(&'static str, &'static str)| {
@@ -144,9 +134,8 @@ impl Held {
     /// Fails if one is above its limit.
     pub fn check(&self) -> Result<()> {
         let mut faults = String::new();
-        for Row { id, limit, any, tracer, .. } in &self.operations {
-            for (whose, ours) in [("Qp<Mlx5>", tracer.own), ("Qp", tracer.any)].into_iter().take(1 + usize::from(*any))
-            {
+        for Row { id, limit, tracer, .. } in &self.operations {
+            for (whose, ours) in [("Qp<Mlx5>", tracer.own), ("Qp", tracer.any)] {
                 let most = limit * tracer.libmlx5;
                 if ours > most {
                     let _ = write!(faults, "\n{id}, {whose}: {ours:.1}, at most {most:.1}");
@@ -163,9 +152,8 @@ impl Held {
 | --- | ---: | ---: | ---: |
 "
         .to_owned();
-        for Row { title, limit, any: held, tracer: Sides { own, any, libmlx5 }, .. } in &self.operations {
-            let not = if *held { "" } else { " (not held)" };
-            let _ = writeln!(text, "| {title} | {limit} | {:.3} | {:.3}{not} |", own / libmlx5, any / libmlx5);
+        for Row { title, limit, tracer: Sides { own, any, libmlx5 }, .. } in &self.operations {
+            let _ = writeln!(text, "| {title} | {limit} | {:.3} | {:.3} |", own / libmlx5, any / libmlx5);
         }
         if self.clock.is_empty() {
             return text;
