@@ -8,6 +8,9 @@
 //! A block is unpacked where it lies: each of its entries is written as the device would have written it unpacked, with the
 //! owner bit of this pass. So nothing of it can be taken for a completion on the next pass, and polling goes on as if it had
 //! never been packed.
+//!
+//! Of a receive nothing that is packed tells the index of its element; indices count on from the first one's. Receives of shared queues,
+//! whose elements are taken in any order, do not come to such queues: queue pairs with one are refused there.
 
 use super::cq::CqFault;
 use super::cq_memory::CqRing;

@@ -166,7 +166,8 @@ impl<'a, P: Provider> CqBuilder<'a, P> {
     }
 
     /// Let the device pack completions that are alike: fewer bytes on the bus, some more work for who polls. Default off; only
-    /// some ConnectX adapters can, and most only with entries of 64 bytes.
+    /// some ConnectX adapters can, and most only with entries of 64 bytes. Not for receives of a [shared queue](crate::Srq): what is
+    /// packed does not say which element of it was taken, so a queue pair or XRC queue that would complete them here is refused.
     #[doc(alias = "MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE")]
     pub fn compressed(mut self, on: bool) -> Self {
         self.options.compressed = on;

@@ -52,8 +52,25 @@ fn foreign(what: &'static str) -> Error {
 
 fn mailbox(link: &CqLink) -> Result<&Arc<mlx5::CqMailbox>, Error> {
     match link {
-        CqLink::Mlx5(mailbox) => Ok(mailbox),
+        CqLink::Mlx5 { mailbox, .. } => Ok(mailbox),
         CqLink::Rxe => Err(foreign("completion queue")),
+    }
+}
+
+/// Refuses a queue of packed completions for receives of a shared queue.
+///
+/// What is packed of a receive has no index of its element (it has a hash or a checksum of the packet in its place): that is counted
+/// on from the first of the block. Elements of a shared queue are taken in the order of a list, not of their indices, and nothing that
+/// is published says that the device packs only those whose indices follow each other.
+fn named_elements(verb: Verb, link: &CqLink) -> Result<(), Error> {
+    match link {
+        CqLink::Mlx5 { compressed: true, .. } => Err(Error::invalid(
+            verb,
+            "completion queue of a shared receive queue's receives",
+            "compressed",
+            "packed completions do not name the shared queue's elements: make it without CqBuilder::compressed",
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -83,7 +100,7 @@ impl Backend for Mlx5 {
             }),
         };
         let mlx5::NewCq { object: handle, cq } = mlx5::create_cq(context, &request)?;
-        let link = CqLink::Mlx5(cq.mailbox().clone());
+        let link = CqLink::Mlx5 { mailbox: cq.mailbox().clone(), compressed };
         Ok(NewCq { handle, cq, link })
     }
 
@@ -96,6 +113,7 @@ impl Backend for Mlx5 {
     fn create_srq(opened: &Opened, request: &SrqRequest<'_>) -> Result<NewSrq<Mlx5Rq>, Error> {
         let context = context(opened, Verb::CreateSrq)?;
         let xrc_cq = request.xrc_cq.map(mailbox).transpose()?;
+        request.xrc_cq.map_or(Ok(()), |cq| named_elements(Verb::CreateSrq, cq))?;
         let mlx5::NewSrq { object: handle, srq, shared, srqn } = mlx5::create_srq(context, &request.create, xrc_cq)?;
         Ok(NewSrq { handle, queue: Mlx5Rq::Shared(srq), link: SrqLink::Mlx5(shared), srqn })
     }
@@ -117,7 +135,10 @@ impl Backend for Mlx5 {
         let from = match r.srq {
             None if sends_only => mlx5::ReceiveFrom::Nowhere,
             None => mlx5::ReceiveFrom::Own,
-            Some(SrqLink::Mlx5(shared)) => mlx5::ReceiveFrom::Shared(shared.clone()),
+            Some(SrqLink::Mlx5(shared)) => {
+                named_elements(Verb::CreateQp, r.recv_cq)?;
+                mlx5::ReceiveFrom::Shared(shared.clone())
+            }
             Some(SrqLink::Rxe) => return Err(foreign("shared receive queue")),
         };
         // Every other queue pair has both queues, be they of one element.

@@ -18,7 +18,11 @@ pub enum Opened {
 /// What a queue pair needs to know of a completion queue.
 pub enum CqLink {
     Rxe,
-    Mlx5(Arc<mlx5::CqMailbox>),
+    Mlx5 {
+        mailbox: Arc<mlx5::CqMailbox>,
+        /// The device may pack completions.
+        compressed: bool,
+    },
 }
 
 /// What a queue pair needs to know of a shared receive queue.

@@ -16,6 +16,7 @@ tests! {
     entries_of_128_bytes,
     packed_completions_are_all_there,
     packed_completions_survive_errors_and_a_new_size,
+    packed_completions_are_not_for_shared_queues,
     sizes_of_entries_are_two,
     short_messages_come_inside_completions,
     completions_tell_when_they_were_made,
@@ -176,6 +177,30 @@ fn packed_completions_survive_errors_and_a_new_size(target: &Target) {
         assert_eq!((wc.wr_id, wc.status()), (i as u64, WcStatus::WR_FLUSH_ERR));
     }
     drop(a);
+}
+
+/// Packed receives do not name their elements, and those of a shared queue are taken in any order.
+fn packed_completions_are_not_for_shared_queues(target: &Target) {
+    only_if_there(target);
+    let context = target.open();
+    let pd = context.alloc_pd().unwrap();
+    let srq = context.srq_builder(&pd, 8).build().unwrap();
+    let plain = context.create_cq(8).unwrap();
+    let packed = match context.cq_builder(8).compressed(true).build() {
+        Err(Error::Unsupported { what, by, .. }) => skip(format!("{by} has no {what}")),
+        made => made.unwrap(),
+    };
+    let what = "completion queue of a shared receive queue's receives is compressed; packed completions do not name the shared \
+                queue's elements: make it without CqBuilder::compressed";
+    let error = QpBuilder::rc(&pd, &plain, &packed).srq(&srq).build().unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+    assert_eq!(error.to_string(), format!("create_qp: {what}"));
+    // Sends do name theirs.
+    QpBuilder::rc(&pd, &packed, &plain).srq(&srq).build().unwrap();
+    let domain = context.create_xrcd().unwrap();
+    let error = context.srq_builder(&pd, 8).xrc(&domain, &packed).build().unwrap_err();
+    assert_eq!(error.to_string(), format!("create_srq: {what}"));
+    context.srq_builder(&pd, 8).xrc(&domain, &plain).build().unwrap();
 }
 
 fn sizes_of_entries_are_two(target: &Target) {

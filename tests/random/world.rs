@@ -226,11 +226,13 @@ impl World {
 impl Side {
     fn new(context: Context, cqs: usize, xrc_cq: usize, pairs: &[PairSpec], rng: &mut Rng) -> Self {
         let pd = context.alloc_pd().unwrap();
-        // Of every kind: what is packed, or in larger entries, is the same when it is read.
+        // Of every kind: what is packed, or in larger entries, is the same when it is read. Receives of shared queues may not be packed.
+        let of_shared = |cq: usize| pairs.iter().any(|pair| pair.queue().is_some() && pair.cqs[1] == cq);
         let cqs: Vec<Cq> = (0..cqs.max(xrc_cq + 1))
-            .map(|_| match rng.u8(0..4) {
+            .map(|cq| match rng.u8(0..4) {
                 0 => context.cq_builder(4).entry_bytes(128).build().unwrap(),
                 1 => context.create_cq(4).unwrap(),
+                _ if of_shared(cq) => context.create_cq(4).unwrap(),
                 _ => context.cq_builder(4).compressed(true).build().unwrap(),
             })
             .collect();
