@@ -112,5 +112,7 @@ fn move_over(old: &CqRing, new: &CqRing, ci: u32, compressed: bool) -> Option<()
     None
 }
 
+#[cfg(all(test, loom))]
+mod loom_model;
 #[cfg(all(test, not(loom)))]
 mod tests;
