@@ -15,6 +15,7 @@
 
 mod args;
 mod cache;
+mod end;
 mod initrd;
 mod job;
 mod kernel;
@@ -85,23 +86,36 @@ fn run(args: &Args) -> anyhow::Result<u8> {
             break run;
         }
         boot += 1;
-        eprintln!("vm: a guest stopped while it booted; starting anew ({boot} of {BOOTS})");
+        for ended in run.ended.iter().filter(|ended| ended.outcome == Outcome::Vanished) {
+            eprintln!("vm: {}", end::of_guest(&whose(ended), ended.qemu));
+        }
+        eprintln!("vm: that was while it booted; starting anew ({boot} of {BOOTS})");
     };
+    if let end::Adapters::Died(how) = &run.adapters {
+        eprintln!("vm: {how}");
+    }
     let statuses: Vec<_> = run.ended.iter().map(|ended| status(args, ended)).collect();
     match statuses.into_iter().flatten().find(|status| *status != 0) {
         Some(status) => Ok(status),
-        None if run.clean => Ok(0),
-        None => {
-            eprintln!("vm: the command succeeded, but the driver left objects behind on its adapters");
-            Ok(NO_ANSWER)
-        }
+        None => Ok(match run.adapters {
+            end::Adapters::Clean => 0,
+            end::Adapters::Died(_) => NO_ANSWER,
+            end::Adapters::LeftBehind => {
+                eprintln!("vm: the command succeeded, but the driver left objects behind on its adapters");
+                NO_ANSWER
+            }
+        }),
     }
+}
+
+fn whose(ended: &Ended) -> String {
+    ended.seat.name().map(|name| format!("{name}'s ")).unwrap_or_default()
 }
 
 /// What a guest's end means for this process, with a word about it if it is not the command's own. `None`: the other one of its
 /// pair decides.
 fn status(args: &Args, ended: &Ended) -> Option<u8> {
-    let whose = ended.seat.name().map(|name| format!("{name}'s ")).unwrap_or_default();
+    let whose = whose(ended);
     Some(match &ended.outcome {
         Outcome::Exited(status) => *status,
         Outcome::Failed(reason) => {
@@ -119,7 +133,12 @@ fn status(args: &Args, ended: &Ended) -> Option<u8> {
             return None;
         }
         Outcome::Vanished => {
-            eprintln!("vm: the {whose}guest stopped without an answer (a kernel panic, or the command powered it off)");
+            eprintln!("vm: {}", end::of_guest(&whose, ended.qemu));
+            show_console(&ended.console);
+            NO_ANSWER
+        }
+        Outcome::Unplugged => {
+            eprintln!("vm: the {whose}guest was stopped, because its adapters were gone");
             show_console(&ended.console);
             NO_ANSWER
         }

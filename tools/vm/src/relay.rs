@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::process::Child;
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -13,6 +13,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::args::Seat;
+use crate::end;
 use crate::pair;
 use crate::qemu::Guest;
 use crate::report::{Outcome, Report};
@@ -22,8 +23,8 @@ use crate::softcx::Adapters;
 pub struct Run {
     /// Each guest, in the order given.
     pub ended: Vec<Ended>,
-    /// Whether the guests' drivers left nothing behind on their adapters, if they had any.
-    pub clean: bool,
+    /// What became of their adapters, if they had any.
+    pub adapters: end::Adapters,
 }
 
 /// How one guest ended.
@@ -36,6 +37,8 @@ pub struct Ended {
     pub console: String,
     /// Whether it got as far as starting the command.
     pub begun: bool,
+    /// How QEMU ended, if it did so by itself.
+    pub qemu: Option<ExitStatus>,
 }
 
 /// A pipe takes this much without blocking when it says that it takes anything (PIPE_BUF).
@@ -44,18 +47,20 @@ const CHUNK: usize = 4096;
 const CONSOLE: usize = 8192;
 /// How long the last output may wait for its reader once the deadline is past.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long a process may take from the end of its descriptors to its own.
+const DYING: Duration = Duration::from_secs(2);
 
 /// Runs until every command's outcome is known and its output delivered. The guests are gone when this returns.
 pub fn run(mut guests: Vec<Guest>, adapters: Option<Adapters>, deadline: Instant, verbose: bool) -> Result<Run> {
     let signals = stop_signals().context("cannot watch for signals")?;
-    let result = carry(&mut guests, &signals, deadline, verbose);
+    let result = carry(&mut guests, adapters.as_ref(), &signals, deadline, verbose);
     for guest in &mut guests {
         // Both fail only if it has ended already.
         let _ = guest.qemu.kill();
         let _ = guest.qemu.wait();
     }
-    let clean = adapters.map_or(Ok(true), Adapters::end)?;
-    Ok(Run { ended: result?, clean })
+    let adapters = adapters.map_or(Ok(end::Adapters::Clean), Adapters::end)?;
+    Ok(Run { ended: result?, adapters })
 }
 
 /// A descriptor that reads the signals which end this process, and no longer do so by themselves.
@@ -68,7 +73,13 @@ fn stop_signals() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 
-fn carry(guests: &mut [Guest], signals: &SignalFd, mut deadline: Instant, verbose: bool) -> Result<Vec<Ended>> {
+fn carry(
+    guests: &mut [Guest],
+    adapters: Option<&Adapters>,
+    signals: &SignalFd,
+    mut deadline: Instant,
+    verbose: bool,
+) -> Result<Vec<Ended>> {
     let mut all = guests.iter_mut().map(Carried::new).collect::<Result<Vec<_>>>()?;
     while !all.iter().all(Carried::is_done) {
         let now = Instant::now();
@@ -87,6 +98,9 @@ fn carry(guests: &mut [Guest], signals: &SignalFd, mut deadline: Instant, verbos
             look_again = pair::conduct(server, client, now)?.map_or(deadline, |due| due.min(deadline));
         }
         let mut waits = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        // Once every outcome is known, they end as they should.
+        let adapters = adapters.filter(|_| all.iter().any(|guest| guest.outcome.is_none()));
+        waits.extend(adapters.map(|adapters| PollFd::new(adapters.life(), PollFlags::POLLIN)));
         for guest in &all {
             let Carried { out, err, report, console, .. } = guest;
             waits.extend([out.wait(), err.wait(), report.wait(), console.wait()].into_iter().flatten());
@@ -96,6 +110,7 @@ fn carry(guests: &mut [Guest], signals: &SignalFd, mut deadline: Instant, verbos
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(error) => return Err(error).context("cannot wait for the guest"),
         }
+        let unplugged = adapters.is_some() && waits[1].any().unwrap_or(false);
 
         let mut interrupted = signals.read_signal()?.map(|signal| signal.ssi_signo as u8);
         for guest in &mut all {
@@ -105,6 +120,9 @@ fn carry(guests: &mut [Guest], signals: &SignalFd, mut deadline: Instant, verbos
                 }
                 result => result.context("cannot pass the command's output on")?,
             }
+        }
+        for guest in all.iter_mut().filter(|_| unplugged) {
+            guest.stop(Outcome::Unplugged)?;
         }
         if let Some(signal) = interrupted {
             for guest in &mut all {
@@ -129,6 +147,8 @@ pub struct Carried<'a> {
     failed: Option<Instant>,
     /// When it was told to start its command, if it is one of a pair.
     told: Option<Instant>,
+    /// How QEMU ended, if it did so by itself.
+    qemu_end: Option<ExitStatus>,
 }
 
 impl<'a> Carried<'a> {
@@ -144,6 +164,7 @@ impl<'a> Carried<'a> {
             outcome: None,
             failed: None,
             told: None,
+            qemu_end: None,
         })
     }
 
@@ -152,11 +173,11 @@ impl<'a> Carried<'a> {
     }
 
     fn ended(self) -> Ended {
-        let Carried { seat, report, console, outcome, .. } = self;
+        let Carried { seat, report, console, outcome, qemu_end, .. } = self;
         let console = String::from_utf8_lossy(&console.bytes).replace('\r', "");
         let begun = Report::read(&report.bytes).begun;
         // Only an error ends the loop before there is one, and then nobody asks.
-        Ended { seat, outcome: outcome.unwrap_or(Outcome::Vanished), console, begun }
+        Ended { seat, outcome: outcome.unwrap_or(Outcome::Vanished), console, begun, qemu: qemu_end }
     }
 
     /// What it has reported so far.
@@ -192,6 +213,9 @@ impl<'a> Carried<'a> {
     pub fn stop(&mut self, outcome: Outcome) -> io::Result<()> {
         if self.outcome.is_none() {
             self.failed = (outcome != Outcome::Exited(0)).then(Instant::now);
+            if outcome == Outcome::Vanished {
+                self.qemu_end = own_end(self.qemu)?;
+            }
             self.outcome = Some(outcome);
             self.qemu.kill()?;
         }
@@ -213,6 +237,17 @@ impl<'a> Carried<'a> {
             self.stop(outcome)?;
         }
         Ok(())
+    }
+}
+
+/// How a process ended whose descriptors are closed already; `None` if it goes on.
+fn own_end(process: &mut Child) -> io::Result<Option<ExitStatus>> {
+    let latest = Instant::now() + DYING;
+    loop {
+        match process.try_wait()? {
+            None if Instant::now() < latest => std::thread::sleep(Duration::from_millis(5)),
+            ended => return Ok(ended),
+        }
     }
 }
 

@@ -15,6 +15,8 @@ pub enum Outcome {
     Stopped,
     /// The guest ended and left no word.
     Vanished,
+    /// The process that was its adapters ended.
+    Unplugged,
 }
 
 /// A guest's report, as far as it has come.

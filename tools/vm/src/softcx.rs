@@ -1,13 +1,15 @@
 //! The process that is the guest's software ConnectX adapters, and its sockets to QEMU.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
 
 use anyhow::{Context, Result};
 
 use crate::args::Args;
+use crate::end;
 use crate::qemu::inherit;
 
 /// First argument of this program's own executable when it is that process.
@@ -22,6 +24,10 @@ pub fn run_if_asked() -> Option<ExitCode> {
 /// The adapters of a run's guests, all on one fabric.
 pub struct Adapters {
     process: Child,
+    /// The process has the other end, so that it ends with it.
+    life: UnixStream,
+    /// What it writes.
+    log: Option<PathBuf>,
     /// Of the guests that are not started yet, the next one last.
     ends: Vec<Ends>,
 }
@@ -60,9 +66,11 @@ impl Adapters {
         if args.blue_flame {
             words.push("--blue-flame".into());
         }
+        let (life, of_process) = UnixStream::pair()?;
+        inherit(of_process.as_fd())?;
         let executable = std::env::current_exe().context("cannot find this program's own file")?;
         let process = Command::new(executable).args(words).spawn().context("cannot start the adapters' process")?;
-        Ok(Some(Adapters { process, ends }))
+        Ok(Some(Adapters { process, life, log: args.device_log.clone(), ends }))
     }
 
     /// QEMU's ends of the next guest.
@@ -70,11 +78,16 @@ impl Adapters {
         self.ends.pop().context("there are adapters for fewer guests")
     }
 
-    /// Waits for the end of the process, which comes when QEMU is gone. True if the driver left nothing behind.
-    pub fn end(mut self) -> Result<bool> {
+    /// Readable when the process is gone.
+    pub fn life(&self) -> BorrowedFd<'_> {
+        self.life.as_fd()
+    }
+
+    /// Waits for the end of the process, which comes when QEMU is gone.
+    pub fn end(mut self) -> Result<end::Adapters> {
         self.ends.clear();
         let status = self.process.wait().context("cannot wait for the adapters' process")?;
-        Ok(status.success())
+        Ok(end::Adapters::of(status, self.log.as_deref()))
     }
 }
 

@@ -2,6 +2,7 @@
 //! `cargo test -p vm -- --ignored`. `IRONVERBS_TEST_KERNEL` names a kernel that alone is booted.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -304,6 +305,36 @@ mod on_any_kernel {
         assert!(stderr.contains("without an answer") && stderr.contains("Kernel panic"), "{stderr}");
     }
 
+    /// Whichever process dies is named, with how and where to read on, and nobody waits for the time-out.
+    #[test]
+    #[ignore = "boots guests"]
+    fn a_process_that_is_killed_is_named() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let log = log.path().to_str().unwrap();
+        for (name, words) in [
+            ("qemu-system-x86", ["vm: QEMU was killed by SIGKILL (", "what it said is above"]),
+            ("vm", ["vm: the adapters' process, softcx, was killed by SIGKILL (", &format!("its log is {log}")]),
+        ] {
+            let _one = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+            let begin = Instant::now();
+            let mut tool = Command::new(env!("CARGO_BIN_EXE_vm"))
+                .args(["--device", "softcx", "--device-log", log, "--timeout", "200", "--", "echo begun; sleep 1000"])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut begun = [0; 6];
+            tool.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
+            let victim = children_of(tool.id()).into_iter().find(|child| name_of(*child) == name).unwrap();
+            assert!(Command::new("kill").args(["-KILL", &victim.to_string()]).status().unwrap().success());
+            let output = tool.wait_with_output().unwrap();
+            let stderr = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(125), "{stderr}");
+            assert!(words.iter().all(|words| stderr.contains(words)), "{words:?}: {stderr}");
+            assert!(begin.elapsed() < Duration::from_secs(180), "it was the time-out that ended it: {stderr}");
+        }
+    }
+
     #[test]
     #[ignore = "boots guests"]
     fn qemu_ends_with_the_tool_however_that_ends() {
@@ -331,11 +362,19 @@ mod on_any_kernel {
     }
 }
 
+fn children_of(parent: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+    children.split_whitespace().map(|child| child.parse().unwrap()).collect()
+}
+
+fn name_of(process: u32) -> String {
+    fs::read_to_string(format!("/proc/{process}/comm")).unwrap().trim().to_owned()
+}
+
 fn child_of(parent: u32) -> u32 {
     for _ in 0..200 {
-        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
-        if let Some(child) = children.split_whitespace().next() {
-            return child.parse().unwrap();
+        if let Some(child) = children_of(parent).first() {
+            return *child;
         }
         sleep(Duration::from_millis(50));
     }
