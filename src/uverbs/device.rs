@@ -69,6 +69,11 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// Its name as an error shows it: administrators may give it any, also one that would act on a terminal.
+    pub(crate) fn shown_name(&self) -> impl fmt::Display {
+        self.name.escape_debug()
+    }
+
     /// A device of which nothing is known but its name. It counts as usable; what more is known is set field by field.
     pub fn new(name: impl Into<String>) -> Self {
         Self {

@@ -109,14 +109,14 @@ fn refusal(device: &DeviceInfo, why: &Unusable) -> Error {
             got: found.to_string().into(),
         },
         Unusable::NoProvider(_) | Unusable::UnknownDriver(_) | Unusable::PointerWidth(_) => {
-            Error::Unsupported { verb, what: format!("{} ({why})", device.name).into(), by: Lacking::Library }
+            Error::Unsupported { verb, what: format!("{} ({why})", device.shown_name()).into(), by: Lacking::Library }
         }
         _ => gone(device, why.to_string()),
     }
 }
 
 fn gone(device: &DeviceInfo, why: String) -> Error {
-    Error::NoDevice { wanted: device.name.clone().into(), hint: Some(why.into()) }
+    Error::NoDevice { wanted: device.shown_name().to_string().into(), hint: Some(why.into()) }
 }
 
 fn check_number(device: &DeviceInfo, path: &Path, metadata: &Metadata, need: (u32, u32)) -> Result<(), Error> {
@@ -136,7 +136,7 @@ fn check_number(device: &DeviceInfo, path: &Path, metadata: &Metadata, need: (u3
 /// `drivers/infiniband/core/uverbs_main.c`).
 fn open_error(device: &DeviceInfo, path: &Path, e: &std::io::Error) -> Error {
     let errno = Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
-    let (name, path) = (&device.name, path.to_owned());
+    let (name, path) = (device.shown_name(), path.to_owned());
     let hint = match errno {
         Errno::ENOENT => return refusal(device, &Unusable::NoNode(path)),
         Errno::EACCES => Unusable::NoPermission(path).to_string(),

@@ -295,9 +295,12 @@ const NONE_HERE: &str = "this host has none (rdma-probe says what it looked for)
 /// The one device of that name.
 fn find(sys: &dyn Sys, name: &str) -> Result<DeviceInfo, Error> {
     let all = sys.devices()?;
-    let names = all.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", ");
+    let names = all.iter().map(|d| d.shown_name().to_string()).collect::<Vec<_>>().join(", ");
     let mut named = all.iter().filter(|d| d.name == name);
-    let none = |hint: String| Error::NoDevice { wanted: format!("named {name}").into(), hint: Some(hint.into()) };
+    let none = |hint: String| Error::NoDevice {
+        wanted: format!("named {}", name.escape_debug()).into(),
+        hint: Some(hint.into()),
+    };
     match (named.next(), named.next()) {
         (Some(one), None) => Ok(one.clone()),
         (Some(_), Some(_)) => Err(none("two devices have that name; open one by its index".into())),

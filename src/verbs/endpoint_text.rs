@@ -27,17 +27,30 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// A text that is no [`Endpoint`].
+/// A text that is no [`Endpoint`]. It is quoted, if it is long by its first characters.
 ///
 /// ```
 /// let error = "qpn=17".parse::<ironverbs::Endpoint>().unwrap_err();
 /// assert!(error.to_string().contains("psn is missing"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no endpoint: {what} in {text:?}")]
+#[error("no endpoint: {what} in {text}")]
 pub struct ParseEndpointError {
     what: String,
+    /// Quoted.
     text: String,
+}
+
+/// Characters of a text that are quoted: somewhat more than an endpoint has.
+const QUOTED: usize = 96;
+
+/// A text as an error shows it: what acts on a terminal is written out, and what is too long is cut. It may be of any length, and of
+/// anybody's making.
+fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("{:?}… ({} bytes)", &text[..end], text.len()),
+        None => format!("{text:?}"),
+    }
 }
 
 /// Parts in any order, separated by spaces. Parts with unknown names are passed over, so that later versions can say more.
@@ -45,7 +58,7 @@ impl FromStr for Endpoint {
     type Err = ParseEndpointError;
 
     fn from_str(text: &str) -> Result<Self, ParseEndpointError> {
-        let wrong = |what: &str| ParseEndpointError { what: what.to_owned(), text: text.to_owned() };
+        let wrong = |what: &str| ParseEndpointError { what: what.to_owned(), text: quoted(text) };
         let (mut lid, mut qpn, mut psn, mut gid, mut mtu) = (None, None, None, None, None);
         for part in text.split_whitespace() {
             let (name, value) = part.split_once('=').ok_or_else(|| wrong("a part without ="))?;
@@ -100,5 +113,15 @@ mod tests {
             assert!(error.contains(what), "{error}");
         }
         assert!("qpn=1 psn=2 later=3".parse::<Endpoint>().is_ok());
+    }
+
+    #[test]
+    fn what_is_quoted_is_short_and_harmless() {
+        let told = |text: &str| text.parse::<Endpoint>().unwrap_err().to_string();
+        let long = "ü".repeat(100_000);
+        assert_eq!(told(&long), format!("no endpoint: a part without = in {:?}… (200000 bytes)", "ü".repeat(96)));
+        assert_eq!(told("x\u{1b}[2J\n\u{9b}"), r#"no endpoint: a part without = in "x\u{1b}[2J\n\u{9b}""#);
+        let longest = "lid=65535 qpn=16777215 psn=16777215 gid=ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff mtu=4096";
+        assert!(told(&format!("{longest} x")).ends_with("mtu=4096 x\""));
     }
 }

@@ -249,7 +249,7 @@ impl fmt::Display for Command<'_> {
                 }
             }
             Kind::Map { offset, len_bytes } => write!(text, " offset={offset:#x} bytes={len_bytes}")?,
-            Kind::Open { name } => write!(text, " {name}")?,
+            Kind::Open { name } => write!(text, " {}", name.escape_debug())?,
         }
         f.write_str(&text)
     }

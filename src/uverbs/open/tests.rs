@@ -55,6 +55,20 @@ fn opening() {
 }
 
 #[test]
+fn a_name_is_told_without_what_acts_on_a_terminal() {
+    let device = DeviceInfo::new("rxe\u{1b}[2J\n0");
+    let told = [
+        gone(&device, "it went".into()),
+        refusal(&device, &Unusable::NoProvider(DriverId(17))),
+        open_error(&device, Path::new("/dev/x"), &std::io::Error::from_raw_os_error(libc::ENXIO)),
+    ];
+    for error in told {
+        let text = error.to_string();
+        assert!(text.contains(r"rxe\u{1b}[2J\n0") && !text.contains(char::is_control), "{text:?}");
+    }
+}
+
+#[test]
 fn what_the_kernel_means_by_refusing_to_open() {
     let device = DeviceInfo::new("rxe0");
     for (raw, hint) in [

@@ -73,7 +73,8 @@ impl CmId {
         {
             let limit = format!(
                 "the protection domain is of {}, which has index {}; open the id's own device (Devices does)",
-                device.name, given.0
+                device.shown_name(),
+                given.0
             );
             return Err(Error::invalid(Step::PrepareQp, "the id's device index", wanted.0, limit));
         }

@@ -70,8 +70,8 @@ impl Devices {
         let all = self.sys.devices()?;
         let Some(info) = all.iter().find(|info| info.index == Some(index)) else {
             let known = all.iter().map(|info| match info.index {
-                Some(index) => format!("{} ({})", info.name, index.0),
-                None => format!("{} (index not known)", info.name),
+                Some(index) => format!("{} ({})", info.shown_name(), index.0),
+                None => format!("{} (index not known)", info.shown_name()),
             });
             let hint = format!("there is {}", known.collect::<Vec<_>>().join(", "));
             let wanted = format!("of index {}", index.0).into();

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::info::{has_no_provider, open};
 use crate::machine::Machine;
 use crate::output;
+use crate::shown;
 use crate::table::{Table, or_dash};
 use ironverbs::sys::{CommandForm, Record, Recorded};
 use ironverbs::{Context, DeviceInfo, DriverId};
@@ -151,7 +152,7 @@ impl fmt::Display for DeviceCaps {
             SIMULATED => SIMULATED.to_owned(),
             release => format!("Linux {release}"),
         };
-        writeln!(f, "{}: driver {}, {kernel}", self.device, or_dash(self.driver.as_ref()))?;
+        writeln!(f, "{}: driver {}, {kernel}", shown::line(&self.device), or_dash(self.driver.as_ref()))?;
         let mut table = Table::new(["", "", "", "WHY"]);
         let mut group = None;
         for verdict in &self.verdicts {

@@ -1,6 +1,7 @@
 //! `rdma-probe gids`: the GID tables, which entry would be used, and why.
 
 use crate::failure::Failure;
+use crate::shown;
 use crate::table::{Table, or_dash};
 use ironverbs::sys::Sys;
 use ironverbs::{DeviceInfo, GidDetails, GidWant, LinkLayer, PortDetails, choose_gid};
@@ -153,7 +154,7 @@ impl fmt::Display for GidsReport {
 impl fmt::Display for GidTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, port, link_layer, chosen_index, reason, entries } = self;
-        writeln!(f, "{device} port {port} ({})", or_dash(link_layer.as_ref()))?;
+        writeln!(f, "{} port {port} ({})", shown::line(device), or_dash(link_layer.as_ref()))?;
         if !entries.is_empty() {
             let mut text = Table::new(["", "INDEX", "GID", "TYPE", "NETDEV", ""]);
             for row in entries {

@@ -7,6 +7,7 @@ use crate::gids::{GidRow, GidTable};
 use crate::host::HostReport;
 use crate::list::DeviceSummary;
 use crate::machine::Machine;
+use crate::shown;
 use crate::table::or_dash;
 use ironverbs::sys::Sys;
 use ironverbs::{Context, DeviceDetails, DeviceInfo, Mtu, NodeType, PortDetails, Unusable};
@@ -255,7 +256,7 @@ impl fmt::Display for InfoReport {
 
 impl fmt::Display for DeviceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.summary.name)?;
+        writeln!(f, "{}", shown::line(&self.summary.name))?;
         let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         let known = [
             ("index", self.summary.index.map(|i| i.to_string())),
@@ -330,5 +331,6 @@ impl fmt::Display for PortReport {
 
 fn line(f: &mut fmt::Formatter<'_>, depth: usize, name: &str, value: &str) -> fmt::Result {
     let width = 36 - 2 * depth;
+    let value = shown::line(value);
     writeln!(f, "{:indent$}{:width$} {value}", "", format!("{name}:"), indent = 2 * depth)
 }

@@ -1,5 +1,6 @@
 //! `rdma-probe list`: every device, and why an unusable one is unusable.
 
+use crate::shown;
 use crate::table::{Table, or_dash};
 use ironverbs::{DeviceInfo, DriverId, PortState};
 use serde::Serialize;
@@ -124,7 +125,7 @@ impl fmt::Display for ListReport {
         table.fmt(f)?;
         for device in &self.devices {
             if let Some(why) = &device.unusable_because {
-                writeln!(f, "{} cannot be used: {why}", device.name)?;
+                writeln!(f, "{} cannot be used: {}", shown::line(&device.name), shown::line(why))?;
             }
         }
         Ok(())

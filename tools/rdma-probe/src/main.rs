@@ -28,6 +28,7 @@ mod presence;
 mod progress;
 mod reach;
 mod rendezvous;
+mod shown;
 mod sim;
 mod srq;
 mod srq_buffers;

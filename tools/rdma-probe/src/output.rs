@@ -1,8 +1,10 @@
 //! Where results go: text to standard output, JSON there or to a file, errors to standard error.
 
 use crate::failure::{Failure, Kind};
+use crate::shown::{self, OneLine, Pretty};
 use crate::trace::Lines;
 use serde::Serialize;
+use serde_json::Serializer;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -105,13 +107,13 @@ impl Output {
         self.trace.as_ref().map_or(Ok(()), Lines::result)
     }
 
-    /// Prints text, complete lines, at once. Nothing happens if JSON takes its place.
+    /// Prints text, complete lines, at once, without what would act on a terminal. Nothing happens if JSON takes its place.
     pub fn text(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
         if !self.text {
             return Ok(());
         }
         let mark = if std::mem::replace(&mut self.marked, true) { "" } else { MARK };
-        self.stdout(format!("{mark}{text}").as_bytes())
+        self.stdout(shown::lines(&format!("{mark}{text}")).as_bytes())
     }
 
     /// From now on, JSON is one object on each line.
@@ -131,7 +133,7 @@ impl Output {
 
     /// Writes one line of JSON at once, if JSON was asked for.
     pub fn json_line(&mut self, line: &impl Serialize) -> Result<(), Failure> {
-        let bytes = to_json(line, true)?;
+        let bytes = to_json(line)?;
         let written = match &mut self.json {
             None => return Ok(()),
             Some(Sink::Stdout) => self.stdout(&bytes),
@@ -156,7 +158,7 @@ impl Output {
             result,
         };
         if self.lines {
-            let bytes = to_json(&document, true)?;
+            let bytes = to_json(&document)?;
             return self.write_to(sink, &bytes);
         }
         // As it is made: a document may be long.
@@ -210,9 +212,11 @@ impl Output {
     }
 }
 
-fn to_json(value: &impl Serialize, one_line: bool) -> Result<Vec<u8>, Failure> {
-    let made = if one_line { serde_json::to_vec(value) } else { serde_json::to_vec_pretty(value) };
-    let mut bytes = made.map_err(|e| Failure::new(Kind::Output, format!("cannot make JSON: {e}")))?;
+/// On one line.
+fn to_json(value: &impl Serialize) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let made = value.serialize(&mut Serializer::with_formatter(&mut bytes, OneLine));
+    made.map_err(|e| Failure::new(Kind::Output, format!("cannot make JSON: {e}")))?;
     bytes.push(b'\n');
     Ok(bytes)
 }
@@ -220,7 +224,7 @@ fn to_json(value: &impl Serialize, one_line: bool) -> Result<Vec<u8>, Failure> {
 /// Writes a document, in lines that people can read.
 fn write_document(to: impl Write, document: &impl Serialize) -> io::Result<()> {
     let mut to = BufWriter::new(to);
-    serde_json::to_writer_pretty(&mut to, document)?;
+    document.serialize(&mut Serializer::with_formatter(&mut to, Pretty::default()))?;
     to.write_all(b"\n")?;
     to.flush()
 }
@@ -260,7 +264,7 @@ pub fn cannot_write(what: impl fmt::Display, e: &io::Error) -> Failure {
 
 /// Prints a failure, as one line, to standard error. That it cannot be printed is nobody's business.
 pub fn complain(failure: &Failure) {
-    let _ = writeln!(io::stderr().lock(), "rdma-probe: {failure}");
+    let _ = writeln!(io::stderr().lock(), "rdma-probe: {}", shown::line(&failure.to_string()));
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Text in columns.
 
+use crate::shown;
 use std::fmt::{self, Display, Write};
 
 /// Rows of cells, printed with each column as wide as its widest cell.
@@ -15,7 +16,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
 
     /// Adds a row.
     pub fn row(&mut self, cells: [String; COLUMNS]) {
-        self.rows.push(cells);
+        self.rows.push(cells.map(|cell| shown::line(&cell).into_owned()));
     }
 }
 
@@ -48,5 +49,13 @@ mod tests {
         let mut table = Table::new(["a", "bb", "c"]);
         table.row(["xxx".into(), "y".into(), String::new()]);
         assert_eq!(table.to_string(), "a    bb  c\nxxx  y\n");
+    }
+
+    /// A name of the kernel's cannot make lines of its own, nor columns out of place.
+    #[test]
+    fn a_cell_is_one_line() {
+        let mut table = Table::new(["a", "b"]);
+        table.row(["x\ny\u{1b}[1m".into(), "z".into()]);
+        assert_eq!(table.to_string(), "a              b\nx\\ny\\u{1b}[1m  z\n");
     }
 }

@@ -9,6 +9,7 @@ pub use rings::Rings;
 use crate::decode::{Decoded, Kind, Layout};
 use crate::failure::Failure;
 use crate::output;
+use crate::shown;
 use softcx::{Entry, QpKind, Tapped};
 use std::fmt;
 use std::fs::File;
@@ -46,7 +47,7 @@ impl Lines {
     /// Writes a line, with the seconds since the start in front. What is traced goes on if that cannot be done; see
     /// [`result`](Self::result).
     pub fn put(&self, line: impl fmt::Display) {
-        let line = format!("{:12.6} {line}\n", self.start.elapsed().as_secs_f64());
+        let line = format!("{:12.6} {}\n", self.start.elapsed().as_secs_f64(), shown::line(&line.to_string()));
         self.write(|to| match to {
             Some(file) => file.write_all(line.as_bytes()),
             None => match io::stderr().write_all(line.as_bytes()) {

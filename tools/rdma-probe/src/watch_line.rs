@@ -1,6 +1,7 @@
 //! What `rdma-probe watch` prints: a line for each thing that happened, and one for how it ended.
 
 use crate::output::SCHEMA_VERSION;
+use crate::shown;
 use crate::time;
 use ironverbs::{AsyncEvent, GidEntry, Mtu, PhysState, PortAttr, Subject};
 use serde::Serialize;
@@ -186,7 +187,7 @@ impl fmt::Display for PortNow {
 
 impl fmt::Display for WatchLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}{}: ", self.time, self.device, self.object)?;
+        write!(f, "{} {}{}: ", self.time, shown::line(&self.device), self.object)?;
         match (self.what, &self.event) {
             (What::Initial, _) => f.write_str("at the start")?,
             (What::Event, Some(event)) => f.write_str(event)?,
