@@ -62,12 +62,13 @@ impl Adapter {
         fs::write(format!("{DRIVER}/bind"), &self.slot).unwrap();
     }
 
-    /// Takes the whole function off the bus, as when it is pulled out.
+    /// Takes the whole function off the bus in good order: its driver is told, and lets go of it first. Of one that was pulled out
+    /// ([`Fault::Gone`]), the kernel learns so what a hot-plug controller would tell it.
     pub fn remove(&self) {
         fs::write(self.pci.join("remove"), "1").unwrap();
     }
 
-    /// Puts it back: the kernel looks for functions.
+    /// Has the kernel look for functions: it finds this one again.
     pub fn rescan(&self) {
         fs::write("/sys/bus/pci/rescan", "1").unwrap();
     }

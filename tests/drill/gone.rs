@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 tests! {
     driver_unbound_under_waiters,
     function_removed_under_waiters,
+    function_pulled_out_under_waiters,
     firmware_that_fails_for_good,
     driver_unbound_again_and_again,
 }
 
 /// From when the driver has gone.
 const SOON: Duration = Duration::from_secs(5);
-/// From when the firmware has failed: the driver looks at its health every two seconds, and is slow in an emulated guest.
+/// From when the device has failed by itself: the driver looks at its health every two seconds, and is slow in an emulated guest.
 const HEALTH: Duration = Duration::from_secs(20);
 
 fn driver_unbound_under_waiters(target: &Target) {
@@ -37,6 +38,15 @@ fn driver_unbound_under_waiters(target: &Target) {
 fn function_removed_under_waiters(target: &Target) {
     let adapter = Adapter::of(target);
     everybody_learns(target, SOON, || adapter.remove());
+    adapter.rescan();
+    works(target);
+}
+
+/// Nobody tells the kernel, which finds out by itself: the driver reads nothing but ones.
+fn function_pulled_out_under_waiters(target: &Target) {
+    let adapter = Adapter::of(target);
+    everybody_learns(target, HEALTH, || adapter.make(Fault::Gone));
+    adapter.remove();
     adapter.rescan();
     works(target);
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 tests! {
     unbound_under_traffic,
     firmware_fails_under_traffic,
+    pulled_out_under_traffic,
     slots_under_way_when_the_device_goes,
 }
 
@@ -39,6 +40,20 @@ fn firmware_fails_under_traffic(target: &Target) {
     adapter.make(Fault::Fatal);
     players.end();
     works(target);
+}
+
+fn pulled_out_under_traffic(target: &Target) {
+    descriptors_may_stay();
+    let adapter = Adapter::of(target);
+    for round in 0..2 {
+        step(format!("round {round}"));
+        let players = players(target);
+        adapter.make(Fault::Gone);
+        players.end();
+        adapter.remove();
+        adapter.rescan();
+        works(target);
+    }
 }
 
 /// Two ends of a ping-pong that goes on for as long as it can, and a reader of events for each.

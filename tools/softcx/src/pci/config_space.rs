@@ -44,6 +44,10 @@ pub enum Fault {
     PortUp = 2,
     /// 3: the firmware fails for good, and says so in its health buffer. It comes back when a driver gives it a command queue.
     Fatal = 3,
+    /// 4: the function is gone, as when it is pulled out while in use. Reads are all ones, stores go nowhere; no command is answered, no
+    /// memory touched, no interrupt raised, and its objects are forgotten. It is plugged in again, as new, once the kernel has let go of it
+    /// by disabling it: whoever looks for functions then finds it.
+    Gone = 4,
 }
 
 /// 256 bytes of configuration space.
@@ -87,7 +91,7 @@ impl ConfigSpace {
     /// Stores the bytes that can be stored.
     pub fn write(&mut self, offset: usize, value: u32, len: usize) {
         if (offset, len) == (at::FAULT, 4) {
-            let all = [Fault::PortDown, Fault::PortUp, Fault::Fatal];
+            let all = [Fault::PortDown, Fault::PortUp, Fault::Fatal, Fault::Gone];
             self.1 = all.into_iter().find(|fault| *fault as u32 == value);
         }
         for (at, byte) in (offset..).zip(value.to_le_bytes()).take(len) {
@@ -102,6 +106,12 @@ impl ConfigSpace {
                 _ => {}
             }
         }
+    }
+
+    /// Whether this store disables the function, which then does nothing on the bus by itself: so a kernel lets go of it.
+    pub fn disables(offset: usize, value: u32) -> bool {
+        const BUS_MASTER: u32 = 1 << 2;
+        offset == at::COMMAND && value & BUS_MASTER == 0
     }
 
     /// Takes out the fault that is to be made.

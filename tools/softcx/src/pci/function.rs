@@ -50,6 +50,8 @@ pub struct Function {
     stores: Vec<Store>,
     /// A store into a send register that may be the first of a BlueFlame copy.
     held: Option<Held>,
+    /// It was pulled out.
+    gone: bool,
     blue_flame: bool,
     slowdown: u32,
     log: Log,
@@ -97,6 +99,7 @@ impl Function {
             firmware: Firmware::new(false, CLOCK_KHZ),
             stores: vec![],
             held: None,
+            gone: false,
             blue_flame: false,
             slowdown: 1,
             log: Box::new(|_| {}),
@@ -146,16 +149,23 @@ impl Function {
 
     /// Bus address of the BAR, if it is decoded.
     pub fn bar(&self) -> Option<u64> {
-        self.config.bar()
+        if self.gone { None } else { self.config.bar() }
     }
 
     /// Reads `len` bytes (1, 2 or 4) of the configuration space.
     pub fn config_read(&self, offset: usize, len: usize) -> u32 {
-        self.config.read(offset, len)
+        if self.gone { u32::MAX >> (32 - 8 * len.clamp(1, 4)) } else { self.config.read(offset, len) }
     }
 
     /// Writes them.
     pub fn config_write(&mut self, offset: usize, value: u32, len: usize) {
+        if self.gone {
+            if ConfigSpace::disables(offset, value) {
+                (self.log)(format_args!("plugged in again"));
+                self.gone = false;
+            }
+            return;
+        }
         self.config.write(offset, value, len);
         /// The command register: written when the function is enabled, or reset.
         const COMMAND: usize = 4;
@@ -166,6 +176,9 @@ impl Function {
 
     /// Reads `len` bytes (1, 2, 4 or 8) of the BAR at time `now`, least significant first.
     pub fn bar_read(&mut self, offset: u64, len: usize, now: Duration) -> u64 {
+        if self.gone {
+            return u64::MAX >> (64 - 8 * len.clamp(1, 8));
+        }
         self.release();
         if offset < segment::END {
             // Registers are big endian, 32 bits each.
@@ -188,7 +201,7 @@ impl Function {
     pub fn bar_write(&mut self, offset: u64, value: u64, len: usize) {
         let bytes = value.to_le_bytes();
         match offset {
-            _ if offset >= BAR_BYTES || !matches!(len, 1 | 2 | 4 | 8) => {}
+            _ if self.gone || offset >= BAR_BYTES || !matches!(len, 1 | 2 | 4 | 8) => {}
             _ if offset < segment::END => {
                 for (at, word) in (offset..).step_by(4).zip(bytes[..len].chunks_exact(4)) {
                     let word = crate::bits::be32(word, 0);
@@ -281,6 +294,10 @@ impl Function {
                 self.fabric.with_any(self.id, |device| device.control().die());
                 self.segment.fail();
             }
+            Fault::Gone => {
+                self.reset();
+                self.gone = true;
+            }
         }
     }
 
@@ -339,6 +356,7 @@ impl Function {
         (self.segment, self.firmware) = (Segment::default(), self.new_firmware());
         self.stores.clear();
         self.held = None;
+        self.gone = false;
     }
 }
 

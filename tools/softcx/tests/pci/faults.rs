@@ -3,6 +3,7 @@
 use super::driver::Driver;
 use super::objects::{Base, get};
 use softcx::Fabric;
+use std::time::Duration;
 
 impl Base {
     fn fault(&mut self, number: u32) {
@@ -62,4 +63,45 @@ fn a_firmware_that_failed_says_so_and_begins_anew_with_the_driver() {
     assert!(base.driver.function.live().is_empty());
     assert_eq!(health(&mut base.driver), (true, 0, false));
     base.driver.ok(0x80d, 16, 16, |_| {});
+}
+
+#[test]
+fn a_function_that_was_pulled_out_is_not_there_until_the_kernel_lets_go_of_it() {
+    let fabric = Fabric::new(1);
+    let mut base = Base::new(&fabric, 1);
+    let qp = super::traffic::queue_pair(&mut base);
+    super::traffic::connect(&mut base, qp.qpn, qp.qpn, 1);
+    // A command is on its way, and an interrupt.
+    let mut entry = [0; 64];
+    (entry[0], entry[7], entry[59], entry[63]) = (7, 16, 16, 1);
+    entry[16..18].copy_from_slice(&0x80d_u16.to_be_bytes());
+    base.driver.put(super::driver::MEMORY, &entry);
+    base.fault(1);
+    base.driver.function.bar_write(0x18, 1_u64 << 24, 4);
+    base.fault(4);
+
+    let function = &mut base.driver.function;
+    assert!(function.live().is_empty(), "{:?}", function.live());
+    assert!(function.take_interrupts().is_empty());
+    assert_eq!([1, 2, 4].map(|len| function.config_read(0, len)), [0xff, 0xffff, 0xffff_ffff]);
+    assert_eq!((function.bar(), function.bar_read(0, 4, Duration::ZERO)), (None, 0xffff_ffff));
+    assert_eq!(function.bar_read(0x1010, 8, Duration::ZERO), u64::MAX);
+    // Stores go nowhere: no command, no doorbell, no fault, and no place on the bus.
+    function.bar_write(0x18, 1_u64 << 24, 4);
+    function.bar_write(u64::from(base.uar) * 4096 + 0x800, u64::from(qp.qpn << 8 | 1).swap_bytes(), 8);
+    function.config_write(0xf0, 2, 4);
+    function.config_write(0x10, 0xfa00_0000, 4);
+    function.config_write(0x04, 0x6, 2);
+    function.run();
+    fabric.step(Duration::from_millis(1));
+    function.tell();
+    assert!(fabric.take_reports().is_empty());
+    assert_eq!((function.config_read(0, 4), function.bar()), (0xffff_ffff, None));
+    assert_eq!(base.driver.get::<64>(super::driver::MEMORY), entry);
+
+    // The kernel disables it, as it reads it; who looks then finds a function that is new.
+    let function = &mut base.driver.function;
+    function.config_write(0x04, 0xfffb, 2);
+    assert_eq!([0, 0x10, 0x04].map(|at| function.config_read(at, 4)), [0x1017_15b3, 0, 0x10_0000]);
+    assert_eq!(base.driver.read(0x1fc), 0, "the firmware is ready");
 }
