@@ -2,23 +2,27 @@
 
 use crate::Server;
 use crate::inherited;
+use crate::misuse::Misuses;
 use crate::qemu::{Interrupts, ProxyDevice};
 use crate::recorder::Recorder;
 use anyhow::{Context, Result};
 use clap::Parser;
 use softcx::{DeviceSpec, Fabric, Port, Punish};
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Software ConnectX adapters for guests of QEMU, one behind each `-device x-pci-proxy-dev`, until every QEMU ends.
 ///
-/// Exit status: 0, or 3 if a guest's driver left objects behind, or 1 if something failed.
+/// Exit status: 0, or 3 if a guest's driver left objects behind, 4 if adapters were misused, 5 for both, or 1 if something failed. What
+/// programs hear of by themselves, by a completion in error or an event, is no misuse here.
 #[derive(Debug, Parser)]
 #[command(name = "softcx-pci", version)]
 struct Args {
@@ -42,9 +46,13 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Where to write each command, and what the driver or a program did wrong.
+    /// Where to write each command, and all that the driver or a program did wrong.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+
+    /// Let misuse pass whose report holds this text. May be repeated.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    allow_misuse: Vec<String>,
 
     /// Where to write each work queue entry that an adapter takes and each completion that it makes: a line each, with its bytes in
     /// hexadecimal and what they say.
@@ -52,8 +60,32 @@ struct Args {
     record: Option<PathBuf>,
 }
 
-/// Status that says that objects were left behind.
-const LEFT_BEHIND: u8 = 3;
+/// What can be said against a run that came to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// A guest's driver left objects behind.
+    pub left_behind: bool,
+    /// Adapters were misused.
+    pub misused: bool,
+}
+
+impl Verdict {
+    const ALL: [(Self, u8); 4] = [
+        (Self { left_behind: false, misused: false }, 0),
+        (Self { left_behind: true, misused: false }, 3),
+        (Self { left_behind: false, misused: true }, 4),
+        (Self { left_behind: true, misused: true }, 5),
+    ];
+
+    /// From the program's exit status; `None` if that says that it failed.
+    pub fn of_status(status: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|(_, number)| i32::from(*number) == status).map(|(verdict, _)| verdict)
+    }
+
+    fn status(self) -> u8 {
+        Self::ALL.into_iter().find(|(verdict, _)| *verdict == self).map_or(1, |(_, number)| number)
+    }
+}
 
 /// Runs the program with these arguments, the first of which is its name.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -62,8 +94,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => error.exit(),
     };
     match serve(&args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(LEFT_BEHIND),
+        Ok(verdict) => ExitCode::from(verdict.status()),
         Err(error) => {
             eprintln!("softcx: {error:#}");
             ExitCode::FAILURE
@@ -71,8 +102,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// True if nothing was left behind.
-fn serve(args: &Args) -> Result<bool> {
+fn serve(args: &Args) -> Result<Verdict> {
     let log = args.log.as_ref().map(File::create).transpose().context("cannot create the log")?;
     let log = log.map(|file| Arc::new(Mutex::new(file)));
     let fabric = Fabric::new(args.seed);
@@ -108,9 +138,14 @@ fn serve(args: &Args) -> Result<bool> {
             function.set_log(move |what| write(&log, now(), format_args!("{name}: {what}")));
         }
     }
-    if let Some(log) = log {
-        server.set_reports(move |report| write(&log, now(), format_args!("{report}")));
-    }
+    let misuses = Rc::new(RefCell::new(Misuses::new(args.allow_misuse.clone())));
+    let heard = Rc::clone(&misuses);
+    server.set_reports(move |report| {
+        heard.borrow_mut().take(now(), report);
+        if let Some(log) = &log {
+            write(log, now(), format_args!("{report}"));
+        }
+    });
     let recorder = args
         .record
         .as_ref()
@@ -124,15 +159,17 @@ fn serve(args: &Args) -> Result<bool> {
     if let Some(recorder) = &recorder {
         recorder.finish().context("cannot write the record")?;
     }
-    let mut clean = true;
+    let misuses = misuses.borrow();
+    misuses.lines().for_each(|line| eprintln!("softcx: {line}"));
+    let mut verdict = Verdict { left_behind: false, misused: !misuses.is_empty() };
     for (index, function) in server.functions().enumerate() {
         let live = function.live();
         let list: Vec<String> = live.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-        clean &= live.is_empty();
+        verdict.left_behind |= !live.is_empty();
         let words = if live.is_empty() { "no objects".to_owned() } else { list.join(", ") };
         eprintln!("softcx: {}: {words} left", name(index));
     }
-    Ok(clean)
+    Ok(verdict)
 }
 
 /// What the numbers are in front of the lines of log and record.
@@ -144,4 +181,17 @@ fn write(log: &Mutex<File>, now: Duration, what: std::fmt::Arguments<'_>) {
     let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
     // A log that cannot be written is none; the guest goes on.
     let _ = writeln!(log, "{:10.6} {what}", now.as_secs_f64());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_comes_back_from_the_status() {
+        for (verdict, status) in Verdict::ALL {
+            assert_eq!((verdict.status(), Verdict::of_status(status.into())), (status, Some(verdict)));
+        }
+        assert_eq!([1, 2, 101].map(Verdict::of_status), [None; 3], "a program that failed has none");
+    }
 }

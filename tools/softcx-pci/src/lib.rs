@@ -9,12 +9,13 @@
 
 mod command_line;
 mod inherited;
+mod misuse;
 mod recorder;
 mod server;
 mod transport;
 
 pub mod qemu;
 
-pub use command_line::run;
+pub use command_line::{Verdict, run};
 pub use server::Server;
 pub use transport::{Request, Transport};

@@ -81,14 +81,20 @@ impl<T: Transport> Server<T> {
             let now = self.now();
             let moved = self.fabric.step(now);
             if moved {
-                self.fabric.take_reports().iter().for_each(&mut self.reports);
+                self.report();
             }
             for adapter in &mut self.adapters {
                 adapter.tell()?;
             }
             self.wait(now, moved)?;
         }
+        // What was done last was not followed by a step.
+        self.report();
         Ok(())
+    }
+
+    fn report(&mut self) {
+        self.fabric.take_reports().iter().for_each(&mut self.reports);
     }
 
     /// Waits for guests, not at all if the fabric has more to do, and answers a request of each that has one.

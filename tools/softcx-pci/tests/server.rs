@@ -8,9 +8,10 @@ use softcx_pci::{Request, Server, Transport};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 /// A guest that asks for what is on its list, then goes.
@@ -232,4 +233,38 @@ fn the_end_of_qemu_is_the_end() {
     server.add(ProxyDevice::new(ours, Interrupts::new(test_interface)), spec);
     drop(theirs);
     server.serve().unwrap();
+}
+
+/// The whole program, with a guest that rings for a queue pair that there is not.
+#[test]
+fn misuse_gives_the_program_a_status_of_its_own() {
+    let end = |allowed: &[&str]| {
+        let (device, theirs) = UnixStream::pair().unwrap();
+        let (interrupts, _test_interface) = UnixStream::pair().unwrap();
+        let process = Command::new(env!("CARGO_BIN_EXE_softcx-pci"))
+            .args(["--device", "0", "--interrupts", "1"])
+            .args(allowed)
+            .stdin(OwnedFd::from(device))
+            .stdout(OwnedFd::from(interrupts))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut qemu = Qemu(theirs);
+        for (command, body) in [
+            (2, config(0x10, BAR as u32, 4)),
+            (2, config(0x04, 2, 2)),
+            (4, bar(BAR + 0x3800, 0x1234_5601_u64.swap_bytes(), 8)),
+        ] {
+            qemu.send(command, &body);
+            qemu.answer();
+        }
+        drop(qemu);
+        let output = process.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, said) = end(&[]);
+    assert_eq!(status, Some(4), "{said}");
+    assert!(said.contains("misuse at 0.") && said.contains("doorbell 0x0000000012345601 names nothing"), "{said}");
+    let (status, said) = end(&["--allow-misuse", "names nothing of its page"]);
+    assert_eq!((status, said.contains("misuse")), (Some(0), false), "{said}");
 }

@@ -170,7 +170,9 @@ impl Device {
         if used {
             return Err(Refusal::Busy);
         }
-        self.shared.cqs.remove(&cqn).map(drop).ok_or(Refusal::NoObject)
+        let cq = self.shared.cqs.remove(&cqn).ok_or(Refusal::NoObject)?;
+        self.forget(cqn, cq.spec.uar_page);
+        Ok(())
     }
 
     /// Makes a shared receive queue, for XRC if `xrc` says so, and returns its number.
@@ -287,6 +289,7 @@ impl Device {
             return Err(Refusal::Busy);
         }
         let mut qp = self.qps.remove(&qpn).ok_or(Refusal::NoObject)?;
+        self.forget(qpn, qp.spec.uar_page);
         qp.give_back(&mut self.shared);
         // What it has completed, and was held back to be compressed, is in the ring by now.
         self.shared.end_turn();

@@ -60,6 +60,8 @@ pub struct Device {
     /// Registers, by page and offset, whose BlueFlame copy was not whole when it was last looked at.
     pub(crate) torn: BTreeSet<(u32, usize)>,
     pub(crate) multicast: BTreeSet<(Gid, u32)>,
+    /// Queues of a driver's that it ended not long ago, with their pages: see [`forget`](Self::forget).
+    ended: VecDeque<(u32, u32)>,
     /// Queue pairs that are known as 0 and 1.
     pub(crate) well_known: [Option<u32>; 2],
     pub(crate) next_number: u32,
@@ -100,6 +102,7 @@ impl Device {
             uars: BTreeMap::new(),
             torn: BTreeSet::new(),
             multicast: BTreeSet::new(),
+            ended: VecDeque::new(),
             well_known: [None; 2],
             next_number: 0,
             turn: 0,
@@ -262,8 +265,25 @@ impl Device {
         self.pds.clear();
         self.xrcds.clear();
         self.multicast.clear();
+        self.ended.clear();
         self.well_known = [None; 2];
         self.dead = false;
+    }
+
+    /// A queue of that number and page is no more. Where a kernel has ended it, its program may not know yet, and ring: that is no misuse.
+    pub(crate) fn forget(&mut self, number: u32, page: u32) {
+        /// More than end at once.
+        const KEPT: usize = 4096;
+        if self.is_of_program {
+            return;
+        }
+        self.ended.truncate(KEPT - 1);
+        self.ended.push_front((number, page));
+    }
+
+    /// Whether it was that of a kernel's queue.
+    pub(crate) fn has_ended(&self, number: u32, page: u32) -> bool {
+        self.ended.contains(&(number, page))
     }
 
     /// Numbers of all queue pairs, completion queues and shared receive queues.

@@ -32,7 +32,7 @@ impl Device {
         } else {
             self.qps.get(&number).is_some_and(|q| q.spec.uar_page == page)
         };
-        if !known {
+        if !known && !self.has_ended(number, page) {
             self.shared.report(number, None, Misuse::UnknownDoorbell { value });
         }
         if is_cq {

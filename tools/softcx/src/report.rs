@@ -92,6 +92,19 @@ pub enum Misuse {
     },
 }
 
+impl Misuse {
+    /// Whether the program hears of it by itself, by a completion in error or an event. Of anything else nobody but a report tells.
+    ///
+    /// ```
+    /// use softcx::{Misuse, Syndrome};
+    /// assert!(Misuse::Refused(Syndrome::REMOTE_ACCESS).is_told());
+    /// assert!(!Misuse::UmrNotFenced.is_told());
+    /// ```
+    pub fn is_told(&self) -> bool {
+        matches!(self, Self::LocalAccess(_) | Self::RemoteAccess(_) | Self::Refused(_) | Self::CqOverrun)
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {:#x}: {}", self.device, self.number, self.misuse)?;

@@ -94,6 +94,12 @@ pub struct Args {
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub allow_log: Vec<String>,
 
+    /// Misuse of the software ConnectX adapters that must not fail the run: whose report holds this text. May be repeated.
+    ///
+    /// What programs hear of by themselves, by a completion in error or an event, never does.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub allow_misuse: Vec<String>,
+
     /// Words to add to the kernel's command line. May be repeated.
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     pub append: Vec<String>,
@@ -334,7 +340,9 @@ mod tests {
     #[test]
     fn patterns_of_the_log_may_be_repeated() {
         assert_eq!(parse("--allow-log a|b --allow-log -c -- true").unwrap().allow_log, ["a|b", "-c"]);
-        assert!(Args::try_parse_from(["vm", "--allow-log", "", "--", "true"]).is_err(), "it would allow everything");
+        for option in ["--allow-log", "--allow-misuse"] {
+            assert!(Args::try_parse_from(["vm", option, "", "--", "true"]).is_err(), "it would allow everything");
+        }
     }
 
     #[test]

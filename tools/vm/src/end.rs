@@ -5,28 +5,23 @@ use std::path::Path;
 use std::process::ExitStatus;
 
 use nix::sys::signal::Signal;
+use softcx_pci::Verdict;
 
 /// How the adapters' process ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Adapters {
-    /// A guest's driver left nothing behind in them; or there were none.
-    Clean,
-    /// A guest's driver left objects behind.
-    LeftBehind,
+    /// Because QEMU was gone; or there were none.
+    Ended(Verdict),
     /// By itself, or by a signal, and not because QEMU was gone: in words.
     Died(String),
 }
 
-/// Exit status of that process if a driver left objects behind.
-const LEFT_BEHIND: i32 = 3;
-
 impl Adapters {
     /// `log`: where it wrote what happened.
     pub fn of(status: ExitStatus, log: Option<&Path>) -> Self {
-        match status.code() {
-            Some(0) => Self::Clean,
-            Some(LEFT_BEHIND) => Self::LeftBehind,
-            _ => {
+        match status.code().and_then(Verdict::of_status) {
+            Some(verdict) => Self::Ended(verdict),
+            None => {
                 let log = log.map_or("it kept no log: --device-log FILE makes it".to_owned(), |path| {
                     format!("its log is {}", path.display())
                 });
@@ -94,7 +89,8 @@ mod tests {
             text.contains("softcx, ended with status 101;") && text.ends_with("--device-log FILE makes it"),
             "{text}"
         );
-        assert_eq!(Adapters::of(status(0), None), Adapters::Clean);
-        assert_eq!(Adapters::of(status(3 << 8), None), Adapters::LeftBehind);
+        assert_eq!(Adapters::of(status(0), None), Adapters::Ended(Verdict::default()));
+        let left = Verdict { left_behind: true, misused: false };
+        assert_eq!(Adapters::of(status(3 << 8), None), Adapters::Ended(left));
     }
 }

@@ -38,6 +38,7 @@ use job::Job;
 use qemu::Machine;
 use relay::Ended;
 use report::Outcome;
+use softcx_pci::Verdict;
 
 /// What the tool exits with when the command did not run to its end.
 const TIMED_OUT: u8 = 124;
@@ -98,14 +99,25 @@ fn run(args: &Args) -> anyhow::Result<u8> {
     match statuses.into_iter().flatten().find(|status| *status != 0) {
         Some(status) => Ok(status),
         None => Ok(match run.adapters {
-            end::Adapters::Clean => 0,
-            end::Adapters::Died(_) => NO_ANSWER,
-            end::Adapters::LeftBehind => {
-                eprintln!("vm: the command succeeded, but the driver left objects behind on its adapters");
-                NO_ANSWER
-            }
+            end::Adapters::Ended(verdict) if !condemn(verdict) => 0,
+            _ => NO_ANSWER,
         }),
     }
+}
+
+/// Whether the adapters have something to say against a run whose commands succeeded, with a word about it.
+fn condemn(verdict: Verdict) -> bool {
+    let Verdict { left_behind, misused } = verdict;
+    if left_behind {
+        eprintln!("vm: the command succeeded, but the driver left objects behind on its adapters");
+    }
+    if misused {
+        eprintln!(
+            "vm: the command succeeded, but the adapters were misused, as `softcx: misuse` tells above; \
+             --allow-misuse TEXT lets reports pass that hold that text"
+        );
+    }
+    left_behind || misused
 }
 
 fn whose(ended: &Ended) -> String {

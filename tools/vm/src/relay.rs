@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use softcx_pci::Verdict;
 
 use crate::args::Seat;
 use crate::end;
@@ -59,7 +60,7 @@ pub fn run(mut guests: Vec<Guest>, adapters: Option<Adapters>, deadline: Instant
         let _ = guest.qemu.kill();
         let _ = guest.qemu.wait();
     }
-    let adapters = adapters.map_or(Ok(end::Adapters::Clean), Adapters::end)?;
+    let adapters = adapters.map_or(Ok(end::Adapters::Ended(Verdict::default())), Adapters::end)?;
     Ok(Run { ended: result?, adapters })
 }
 

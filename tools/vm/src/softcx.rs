@@ -63,6 +63,7 @@ impl Adapters {
         for (option, path) in [("--log", &args.device_log), ("--record", &args.device_record)] {
             words.extend(path.iter().flat_map(|path| [option.into(), path.into()]));
         }
+        words.extend(args.allow_misuse.iter().flat_map(|text| ["--allow-misuse".into(), text.into()]));
         if args.blue_flame {
             words.push("--blue-flame".into());
         }

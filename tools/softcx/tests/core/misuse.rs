@@ -61,6 +61,21 @@ fn a_doorbell_for_nobody() {
     assert_eq!(misuses(&a), [Misuse::UnknownDoorbell { value }]);
 }
 
+/// A kernel ends queues whose programs do not know yet.
+#[test]
+fn a_doorbell_of_a_queue_that_was_ended_is_none() {
+    let (a, _b) = pair(QpKind::Rc);
+    let doorbells = [(0x800, u64::from(a.qpn << 8 | 1)), (0x20, u64::from(a.cqn))];
+    a.device(|d| {
+        d.destroy_qp(a.qpn).unwrap();
+        d.destroy_cq(a.cqn).unwrap();
+        doorbells.into_iter().for_each(|(at, value)| d.doorbell(UAR, at, value));
+    });
+    assert_eq!(misuses(&a), []);
+    a.device(|d| doorbells.into_iter().for_each(|(at, value)| d.doorbell(UAR + 1, at, value)));
+    assert_eq!(misuses(&a), doorbells.map(|(_, value)| Misuse::UnknownDoorbell { value }), "not of that page");
+}
+
 #[test]
 fn a_receive_buffer_is_poison_until_its_completion() {
     let (mut a, mut b) = pair(QpKind::Rc);
