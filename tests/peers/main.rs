@@ -70,6 +70,7 @@ fn main() -> ExitCode {
         })
     };
     trials.push(guest("rings_are_as_long_as_the_list_has_them".into(), Box::new(ring_lengths)));
+    trials.push(guest("every_side_uses_blue_flame".into(), Box::new(blue_flame)));
     for side in SIDES {
         for (number, case) in list.cases.iter().enumerate() {
             let test = move |list: &List, outcome: &Outcome| equal(list, outcome, side, &list.cases[number]);
@@ -149,6 +150,26 @@ fn ring_lengths(_: &List, outcome: &Outcome) -> Result<(), String> {
     Ok(())
 }
 
+/// Each side has elements that the adapter took from its copy, and others that it took from the ring. That a copy is what the ring
+/// holds, the adapter checks: the guest's run fails where it is not.
+fn blue_flame(list: &List, outcome: &Outcome) -> Result<(), String> {
+    for side in SIDES.into_iter().chain(["ours"]) {
+        let mut count = [0, 0];
+        for queue in list.queues.keys() {
+            for element in Elements::sends(list, outcome, side, queue)?.all {
+                count[usize::from(element.copied)] += 1;
+            }
+        }
+        let [rings, copies] = count;
+        if rings == 0 || copies == 0 {
+            return Err(format!(
+                "{side}: of its elements the adapter took {copies} from copies and {rings} from rings"
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn numbers<'a>(outcome: &'a Outcome, side: &str) -> Result<&'a Numbers, String> {
     outcome.sides.get(side).ok_or_else(|| format!("{side} did not run"))
 }
@@ -221,7 +242,7 @@ impl<'a> Elements<'a> {
     }
 
     fn parts(&self, number: usize) -> Vec<Part> {
-        let Element { bytes, index } = &self.all[number];
+        let Element { bytes, index, .. } = &self.all[number];
         let (mut parts, fresh) = match self.what {
             What::Sends => (elements::send(bytes, self.kind, self.numbers), true),
             What::Receives => (elements::receive(bytes, false, true, self.numbers), true),

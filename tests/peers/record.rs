@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub struct Element {
     /// Its place in the ring, as the adapter counts.
     pub index: u32,
+    /// It came with the doorbell (BlueFlame), and not from the ring.
+    pub copied: bool,
     pub bytes: Vec<u8>,
 }
 
@@ -36,7 +38,8 @@ impl Record {
                 _ => return Err(format!("no line of the recorder: {line}")),
             };
             let queue = number(fields.get("srq").copied().map_or_else(|| field("qp"), Ok)?)?;
-            let element = Element { index: number(field("index")?)? as u32, bytes: bytes(field("hex")?)? };
+            let copied = fields.get("from") == Some(&"copy");
+            let element = Element { index: number(field("index")?)? as u32, copied, bytes: bytes(field("hex")?)? };
             queues.entry(queue).or_default().push(element);
         }
         Ok(record)

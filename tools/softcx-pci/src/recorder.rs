@@ -42,8 +42,9 @@ impl fmt::Display for Line<'_> {
         let Tapped { device, at, entry } = self.0;
         write!(f, "{:.6} {device} ", at.as_secs_f64())?;
         match *entry {
-            Entry::Send { qpn, kind, index, bytes } => {
-                write!(f, "send qp={qpn:#x} kind={kind:?} index={index} hex={} # ", Hex(bytes))?;
+            Entry::Send { qpn, kind, index, copied, bytes } => {
+                let from = if copied { "copy" } else { "ring" };
+                write!(f, "send qp={qpn:#x} kind={kind:?} index={index} from={from} hex={} # ", Hex(bytes))?;
                 match SendWqe::decode(bytes, kind) {
                     Ok(wqe) => write!(f, "{wqe:?}"),
                     Err(why) => f.write_str(why),

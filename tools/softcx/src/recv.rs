@@ -147,7 +147,7 @@ impl RecvQueue {
         let saved = if shared.punish.poison { poison(shared, asker, &sges) } else { vec![] };
         let index = if self.spec.linked { place } else { self.fetched };
         shared.show(Entry::Receive { number, linked: self.spec.linked, index, bytes: &bytes });
-        let image = WqeImage { index, bytes };
+        let image = WqeImage { index, bytes, copied: false };
         self.ready.push_back(RecvWqe { index, sges, image, segments_at: at + head as u64, saved });
         self.fetched = self.fetched.wrapping_add(1);
         Ok(())

@@ -24,6 +24,8 @@ pub struct WqeImage {
     pub index: u16,
     /// Its bytes.
     pub bytes: Vec<u8>,
+    /// They came with the doorbell (BlueFlame), and not from the ring.
+    pub copied: bool,
 }
 
 /// What a program did wrong.
@@ -146,7 +148,7 @@ impl fmt::Display for Misuse {
 
 impl fmt::Display for WqeImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WQE {}:", self.index)?;
+        write!(f, "WQE {}{}:", self.index, if self.copied { " from a copy" } else { "" })?;
         for (i, byte) in self.bytes.iter().enumerate() {
             write!(f, "{}{byte:02x}", if i % 16 == 0 { " " } else { "" })?;
         }

@@ -26,6 +26,8 @@ pub enum Entry<'a> {
         kind: QpKind,
         /// The counter of the WQE's first block.
         index: u16,
+        /// The bytes came with the doorbell (BlueFlame), and not from the ring.
+        copied: bool,
         /// As many units as it says to have.
         bytes: &'a [u8],
     },

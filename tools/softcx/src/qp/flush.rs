@@ -16,7 +16,13 @@ impl Qp {
         while let Some(send) = &self.send {
             let Ok(Some(image)) = send.fetch(shared) else { break };
             let at = image.index;
-            shared.show(Entry::Send { qpn: self.qpn, kind: self.spec.kind, index: at, bytes: &image.bytes });
+            shared.show(Entry::Send {
+                qpn: self.qpn,
+                kind: self.spec.kind,
+                index: at,
+                copied: image.copied,
+                bytes: &image.bytes,
+            });
             let (bbs, op) = (((image.bytes.len() / 16) as u16).div_ceil(4), image.bytes[3]);
             if let Some(send) = &mut self.send {
                 // Never past what was rung, whatever the WQE says of its length.

@@ -261,14 +261,14 @@ impl Qp {
         }
     }
 
-    /// A BlueFlame copy takes the place of its WQE in the ring.
-    pub(crate) fn take_copy(&mut self, copy: &[u8]) {
-        if let Some(send) = &mut self.send {
-            send.take_copy(copy);
+    /// A BlueFlame copy, which is whole, takes the place of its WQE in the ring. It must be the same.
+    pub(crate) fn take_copy(&mut self, shared: &mut Shared, copy: &[u8]) {
+        if let Some(differs) = self.send.as_mut().and_then(|send| send.take_copy(shared, copy)) {
+            self.report(shared, Some(&differs), Misuse::BlueFlameImage);
         }
     }
 
-    /// Compares a BlueFlame copy with the WQE in the ring.
+    /// Compares what was found behind a doorbell, and may be a BlueFlame copy, with the WQE in the ring.
     pub(crate) fn check_image(&self, shared: &mut Shared, copy: &[u8]) {
         if let Some(send) = &self.send
             && send.differs(shared, copy)

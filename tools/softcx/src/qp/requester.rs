@@ -214,7 +214,13 @@ impl Qp {
         if decoded.as_ref().is_ok_and(|wqe| self.must_wait(wqe)) {
             return false;
         }
-        shared.show(Entry::Send { qpn: self.qpn, kind: self.spec.kind, index: at, bytes: &image.bytes });
+        shared.show(Entry::Send {
+            qpn: self.qpn,
+            kind: self.spec.kind,
+            index: at,
+            copied: image.copied,
+            bytes: &image.bytes,
+        });
         let wqe = match decoded {
             Ok(wqe) => wqe,
             Err(what) => {

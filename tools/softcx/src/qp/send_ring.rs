@@ -94,18 +94,25 @@ impl SendRing {
             && *at == self.next
             && let Some(bytes) = copy.get(..(units(copy) * DS_BYTES).max(DS_BYTES))
         {
-            return Ok(Some(WqeImage { index: self.next, bytes: bytes.to_vec() }));
+            return Ok(Some(WqeImage { index: self.next, bytes: bytes.to_vec(), copied: true }));
         }
         let head = self.read(shared, self.next, DS_BYTES)?;
         let ds = units(&head);
         let bytes = self.read(shared, self.next, (ds * DS_BYTES).max(DS_BYTES))?;
-        Ok(Some(WqeImage { index: self.next, bytes }))
+        Ok(Some(WqeImage { index: self.next, bytes, copied: false }))
     }
 
-    /// A BlueFlame copy takes the place of its WQE in the ring, until the next doorbell.
-    pub fn take_copy(&mut self, copy: &[u8]) {
+    /// A BlueFlame copy takes the place of its WQE in the ring, until the next doorbell. Returns it if the two differ.
+    pub fn take_copy(&mut self, shared: &Shared, copy: &[u8]) -> Option<WqeImage> {
         let index = (be32(copy, ctrl::OPMOD_INDEX_OPCODE) >> 8) as u16;
         self.copy = Some((index, copy.to_vec()));
+        // One that was taken from the ring before its copy came is past comparing.
+        let waits = index.wrapping_sub(self.next) < self.rung.wrapping_sub(self.next);
+        let units = (be32(copy, ctrl::QPN_DS) & 0x3f) as usize;
+        let copy = &copy[..(units * DS_BYTES).clamp(DS_BYTES, copy.len())];
+        let is_like = |wqe: Vec<u8>| wqe == copy || probes(&wqe, copy);
+        let differs = waits && !self.read(shared, index, copy.len()).is_ok_and(is_like);
+        differs.then(|| WqeImage { index, bytes: copy.to_vec(), copied: true })
     }
 
     fn read(&self, shared: &Shared, from: u16, len: usize) -> Result<Vec<u8>, BusError> {

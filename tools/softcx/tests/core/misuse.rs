@@ -77,6 +77,50 @@ fn a_doorbell_of_a_queue_that_was_ended_is_none() {
 }
 
 #[test]
+fn a_copy_that_differs_from_its_wqe() {
+    let (mut a, b) = pair(QpKind::Rc);
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(vec![]));
+    let copies = std::sync::Arc::clone(&seen);
+    a.device(|d| {
+        d.control().tap(move |tapped| {
+            if let Entry::Send { copied, bytes, .. } = tapped.entry {
+                copies.lock().unwrap().push((copied, bytes.to_vec()));
+            }
+        });
+    });
+    // A byte of the first eight, of the rest, and behind the WQE, which is padding.
+    for (spoiled, differs) in [(None, false), (Some(3), true), (Some(12), true), (Some(40), true), (Some(63), false)] {
+        let body = [raddr(DATA, b.key).to_vec(), inline(b"hot").to_vec()].concat();
+        let wqe = [a.ctrl(0x08, 1 + (body.len() / 16) as u8, 0x08, 0), body].concat();
+        assert_eq!(wqe.len(), 48);
+        a.write_wqe(&wqe);
+        a.memory.store_be32(QP_RECORD + 4, (wqe[1..3].iter().fold(0, |n, b| n << 8 | u32::from(*b))) + 1).unwrap();
+        let mut copy = [wqe.clone(), vec![0; 16]].concat();
+        if let Some(at) = spoiled {
+            copy[at] ^= 1;
+        }
+        a.device(|d| d.blue_flame(UAR, 0x800, &copy));
+        let reports = a.fabric.take_reports();
+        assert_eq!(reports.len(), usize::from(differs), "{spoiled:?}: {reports:?}");
+        for report in reports {
+            assert_eq!(report.misuse, Misuse::BlueFlameImage);
+            assert!(report.wqe.is_some_and(|wqe| wqe.copied && wqe.bytes == copy[..48]));
+        }
+        if !differs {
+            a.settle();
+            assert_eq!(seen.lock().unwrap().pop(), Some((true, wqe)));
+        } else {
+            // The ring's is as good as ever: the next doorbell takes the copy's place.
+            a.ring(&wqe);
+            a.settle();
+            assert_eq!(seen.lock().unwrap().pop(), Some((false, wqe)));
+        }
+        assert!(a.poll().is_some());
+    }
+    a.clean();
+}
+
+#[test]
 fn a_receive_buffer_is_poison_until_its_completion() {
     let (mut a, mut b) = pair(QpKind::Rc);
     b.put(DATA, &[0x44; 32]);
