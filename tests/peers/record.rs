@@ -34,7 +34,7 @@ impl Record {
                 "send" => &mut record.sends,
                 "receive" if fields.contains_key("srq") => &mut record.shared_receives,
                 "receive" => &mut record.receives,
-                "completion" => continue,
+                "completion" | "packed" => continue,
                 _ => return Err(format!("no line of the recorder: {line}")),
             };
             let queue = number(fields.get("srq").copied().map_or_else(|| field("qp"), Ok)?)?;

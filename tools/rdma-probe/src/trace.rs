@@ -76,7 +76,7 @@ impl Lines {
     }
 }
 
-/// A line about an entry that a simulated device has read or is about to write.
+/// A line about an entry that a simulated device has read or written.
 pub fn entry(tapped: &Tapped<'_>) -> String {
     let device = tapped.device;
     match tapped.entry {
@@ -94,6 +94,10 @@ pub fn entry(tapped: &Tapped<'_>) -> String {
         }
         Entry::Completion { cqn, bytes, .. } => {
             format!("{device} CQ {cqn:#x} CQE: {}", Decoded::of(Kind::Cqe, None, bytes).line())
+        }
+        Entry::Packed { cqn, is_send, bytes, .. } => {
+            let kind = if is_send { Kind::PackedSends } else { Kind::PackedReceives };
+            format!("{device} CQ {cqn:#x} CQE: {}", Decoded::of(kind, None, bytes).line())
         }
         _ => format!("{device}: {:x?}", tapped.entry),
     }

@@ -54,7 +54,7 @@ struct Args {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     allow_misuse: Vec<String>,
 
-    /// Where to write each work queue entry that an adapter takes and each completion that it makes: a line each, with its bytes in
+    /// Where to write each work queue entry that an adapter takes and each completion that it writes: a line each, with its bytes in
     /// hexadecimal and what they say.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,

@@ -55,9 +55,15 @@ impl fmt::Display for Line<'_> {
                 let list = scatter_list(bytes.get(head..).unwrap_or_default());
                 write!(f, "receive {queue}={number:#x} index={index} hex={} # {list:?}", Hex(bytes))
             }
-            Entry::Completion { cqn, bytes, before } => {
-                write!(f, "completion cq={cqn:#x} hex={}{}", Hex(before.unwrap_or_default()), Hex(bytes))?;
+            Entry::Completion { cqn, index, bytes, before } => {
+                let before = Hex(before.unwrap_or_default());
+                write!(f, "completion cq={cqn:#x} index={index} hex={before}{}", Hex(bytes))?;
                 describe_completion(f, bytes)
+            }
+            Entry::Packed { cqn, index, is_send, bytes } => {
+                let what = if is_send { "sends" } else { "receives" };
+                let count = bytes.len() / 8;
+                write!(f, "packed cq={cqn:#x} index={index} of={what} hex={} # {count} completions", Hex(bytes))
             }
             _ => f.write_str("unknown"),
         }

@@ -10,6 +10,7 @@ use crate::qp::{Qp, QpAttr, QpKind, QpSpec, QpState};
 use crate::recv::{RecvQueue, RecvSpec, Srq, XrcSrq};
 use crate::registers::UarPage;
 use std::fmt;
+use std::sync::Arc;
 
 /// User index of who does without: completions carry numbers of queues then, as version 0 of them has it.
 pub const NO_USER_INDEX: u32 = 0xff_ffff;
@@ -136,8 +137,8 @@ impl Device {
         {
             return Err(Refusal::BadParam);
         }
-        let cq = Cq::new(spec, &*self.shared.memory)?;
         let cqn = self.number(0x400);
+        let cq = Cq::new(cqn, spec, &*self.shared.memory)?;
         self.shared.cqs.insert(cqn, cq);
         Ok(cqn)
     }
@@ -155,11 +156,13 @@ impl Device {
 
     /// Moves a completion queue to another ring.
     pub fn resize_cq(&mut self, cqn: u32, ring: Buffer, log2_size: u32) -> Result<(), Refusal> {
-        let cq = self.shared.cqs.get_mut(&cqn).ok_or(Refusal::NoObject)?;
+        let memory = Arc::clone(&self.shared.memory);
+        let (cqs, mut watch) = self.shared.queues();
+        let cq = cqs.get_mut(&cqn).ok_or(Refusal::NoObject)?;
         if log2_size > LOG2_MAX_CQ_SIZE || ring.len() < cq.spec.entry_bytes << log2_size {
             return Err(Refusal::BadParam);
         }
-        cq.resize(&*self.shared.memory, ring, log2_size)?.ok_or(Refusal::BadState)
+        cq.resize(&*memory, ring, log2_size, &mut watch)?.ok_or(Refusal::BadState)
     }
 
     /// Ends a completion queue.

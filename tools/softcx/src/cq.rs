@@ -5,6 +5,7 @@ use crate::bits::doorbell::{Arm, RECORD_ARM, RECORD_CI};
 use crate::memory::{Buffer, BusError, Memory};
 use crate::mini::{self, MiniFormat};
 use crate::report::Misuse;
+use crate::tap::{Entry, Watch};
 use std::time::Duration;
 
 /// What a completion queue is made of.
@@ -40,6 +41,7 @@ pub struct Moderation {
 /// A completion queue (CQ).
 #[derive(Debug)]
 pub struct Cq {
+    number: u32,
     pub(crate) spec: CqSpec,
     /// Entries ever written, modulo 2^32; the ring index and the owner bit come from it.
     produced: u32,
@@ -80,9 +82,10 @@ pub(crate) enum Posted {
 }
 
 impl Cq {
-    pub(crate) fn new(spec: CqSpec, memory: &dyn Memory) -> Result<Self, BusError> {
+    pub(crate) fn new(number: u32, spec: CqSpec, memory: &dyn Memory) -> Result<Self, BusError> {
         let record_seen = memory.load_be32(spec.record.wrapping_add(RECORD_ARM))?;
         Ok(Self {
+            number,
             spec,
             produced: 0,
             solicited: 0,
@@ -115,8 +118,14 @@ impl Cq {
         Ok(self.produced.wrapping_sub(ci) & 0xff_ffff)
     }
 
-    /// Takes an entry, and writes it at once or with those that follow.
-    pub(crate) fn post(&mut self, memory: &dyn Memory, entry: &Cqe, now: Duration) -> Result<Posted, BusError> {
+    /// Takes an entry, and writes it at once or with those that follow. What is written is shown.
+    pub(crate) fn post(
+        &mut self,
+        memory: &dyn Memory,
+        entry: &Cqe,
+        now: Duration,
+        watch: &mut Watch<'_>,
+    ) -> Result<Posted, BusError> {
         if self.broken {
             return Ok(Posted::Lost);
         }
@@ -126,29 +135,38 @@ impl Cq {
             return Ok(Posted::Overrun);
         }
         if self.spec.compress.is_none() {
-            self.write(memory, entry)?;
+            self.write(memory, entry, watch)?;
             return Ok(self.wake(entry.is_solicited(), 1, now));
         }
         let fits = self.session.len() < mini::MAX_SESSION.min(1 << self.spec.log2_size);
         let joins = self.session.last().is_some_and(|last| fits && mini::follows(last, entry));
-        let posted = if joins { Posted::Quiet } else { self.flush(memory, now)? };
+        let posted = if joins { Posted::Quiet } else { self.flush(memory, now, watch)? };
         self.session.push(entry.clone());
         Ok(posted)
     }
 
     /// Writes what was held back to be compressed.
-    pub(crate) fn flush(&mut self, memory: &dyn Memory, now: Duration) -> Result<Posted, BusError> {
+    pub(crate) fn flush(
+        &mut self,
+        memory: &dyn Memory,
+        now: Duration,
+        watch: &mut Watch<'_>,
+    ) -> Result<Posted, BusError> {
         let session = std::mem::take(&mut self.session);
         let (n, format) = (session.len() as u32, self.spec.compress.unwrap_or(MiniFormat::Hash));
         match session.as_slice() {
             [] => return Ok(Posted::Quiet),
-            [one] => self.write(memory, one)?,
+            [one] => self.write(memory, one, watch)?,
             several => {
                 let (title, arrays) = mini::compress(several, format);
-                for (place, array) in arrays {
-                    self.spec.ring.write(memory, self.slot(self.produced.wrapping_add(place)), &array)?;
+                let is_send = title.opcode() == cqe::opcode::REQ;
+                for ((place, array), packed) in arrays.iter().zip(several.chunks(mini::PER_ARRAY)) {
+                    let at = self.produced.wrapping_add(*place);
+                    self.spec.ring.write(memory, self.slot(at), array)?;
+                    let bytes = &array[..packed.len() * mini::MINI_BYTES];
+                    watch.show(Entry::Packed { cqn: self.number, index: self.place(at), is_send, bytes });
                 }
-                self.write(memory, &title)?;
+                self.write(memory, &title, watch)?;
                 self.produced = self.produced.wrapping_add(n - 1);
                 self.packed += u64::from(n);
             }
@@ -194,12 +212,17 @@ impl Cq {
         fires
     }
 
-    /// Place of an entry in the ring.
-    fn slot(&self, index: u32) -> u64 {
-        u64::from(index & ((1 << self.spec.log2_size) - 1)) * self.spec.entry_bytes
+    /// Place in the ring of the entry that so many were written before.
+    fn place(&self, index: u32) -> u32 {
+        index & ((1 << self.spec.log2_size) - 1)
     }
 
-    fn write(&mut self, memory: &dyn Memory, entry: &Cqe) -> Result<(), BusError> {
+    /// Where in the ring its bytes begin.
+    fn slot(&self, index: u32) -> u64 {
+        u64::from(self.place(index)) * self.spec.entry_bytes
+    }
+
+    fn write(&mut self, memory: &dyn Memory, entry: &Cqe, watch: &mut Watch<'_>) -> Result<(), BusError> {
         let slot = self.slot(self.produced);
         let body = slot + self.spec.entry_bytes - cqe::BYTES as u64;
         if let (Some(before), 128) = (&entry.before, self.spec.entry_bytes) {
@@ -208,9 +231,13 @@ impl Cq {
         // Four bytes come last, together: drivers read the owner and the index before it at once.
         let last = cqe::OP_OWN - 3;
         self.spec.ring.write(memory, body, &entry.body[..last])?;
-        let owner = self.produced >> self.spec.log2_size & 1;
+        let mut bytes = entry.body;
+        bytes[cqe::OP_OWN] |= (self.produced >> self.spec.log2_size & 1) as u8;
         let (address, _) = self.spec.ring.locate(body + last as u64)?;
-        memory.store_be32(address, u32::from_be_bytes(crate::bits::array(&entry.body, last)) | owner)?;
+        memory.store_be32(address, u32::from_be_bytes(crate::bits::array(&bytes, last)))?;
+        let before = entry.before.as_ref().filter(|_| self.spec.entry_bytes == 128).map(|before| &before[..]);
+        let index = self.place(self.produced);
+        watch.show(Entry::Completion { cqn: self.number, index, bytes: &bytes, before });
         self.produced = self.produced.wrapping_add(1);
         Ok(())
     }
@@ -261,13 +288,19 @@ impl Cq {
 
     /// Leaves the ring for another: the last entry of the old one says so, and the next goes behind the place that it
     /// would have had in the new one. `None` if either ring is too small for what software has not consumed.
-    pub(crate) fn resize(&mut self, memory: &dyn Memory, ring: Buffer, log2_size: u32) -> Result<Option<()>, BusError> {
-        self.flush(memory, Duration::ZERO)?;
+    pub(crate) fn resize(
+        &mut self,
+        memory: &dyn Memory,
+        ring: Buffer,
+        log2_size: u32,
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<()>, BusError> {
+        self.flush(memory, Duration::ZERO, watch)?;
         let outstanding = self.outstanding(memory)?;
         if outstanding >= 1 << self.spec.log2_size || outstanding + 1 > 1 << log2_size {
             return Ok(None);
         }
-        self.write(memory, &Cqe::new(cqe::opcode::RESIZE, 0, 0, 0))?;
+        self.write(memory, &Cqe::new(cqe::opcode::RESIZE, 0, 0, 0), watch)?;
         self.spec.ring = ring;
         self.spec.log2_size = log2_size;
         Ok(Some(()))

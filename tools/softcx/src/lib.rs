@@ -68,7 +68,7 @@
 //!
 //! # Watching
 //!
-//! [`Control::tap`] shows every WQE that the device takes and every CQE that it makes, with the time and the bytes.
+//! [`Control::tap`] shows every WQE that the device takes and every CQE that it writes, with the time and the bytes.
 //!
 //! # The device by itself
 //!

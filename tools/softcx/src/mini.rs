@@ -11,9 +11,9 @@ use crate::bits::{be16, be32, put};
 /// Completions of a session at most.
 pub const MAX_SESSION: usize = 64;
 /// Minis of an array.
-const PER_ARRAY: usize = 8;
+pub(crate) const PER_ARRAY: usize = 8;
 /// Bytes of a mini: what [`MiniFormat`] says, then the byte count.
-const MINI_BYTES: usize = 8;
+pub(crate) const MINI_BYTES: usize = 8;
 /// `OP_OWN` 3:2 of a title.
 const FORMAT_COMPRESSED: u8 = 3 << 2;
 

@@ -9,7 +9,7 @@ use crate::packet::Packet;
 use crate::port::Port;
 use crate::recv::Srq;
 use crate::report::{Misuse, Report, WqeImage};
-use crate::tap::{Entry, Tap, Tapped};
+use crate::tap::{Entry, Tap, Watch};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,9 +66,13 @@ impl Shared {
 
     /// Shows an entry to whoever wants to see it.
     pub fn show(&mut self, entry: Entry<'_>) {
-        if let Some(tap) = &mut self.tap {
-            tap(&Tapped { device: &self.name, at: self.now, entry });
-        }
+        self.queues().1.show(entry);
+    }
+
+    /// The completion queues, and who is shown what is written into them.
+    pub fn queues(&mut self) -> (&mut BTreeMap<u32, Cq>, Watch<'_>) {
+        let Self { cqs, tap, name, now, .. } = self;
+        (cqs, Watch { tap, device: name, at: *now })
     }
 
     /// Writes an entry into a CQ, with the time. False if the queue is broken, gone or cannot be reached: whoever
@@ -85,9 +89,10 @@ impl Shared {
             };
             entry.put(cqe::TIMESTAMP, &stamp.to_be_bytes());
         }
-        self.show(Entry::Completion { cqn, bytes: &entry.body, before: entry.before.as_ref().map(|b| &b[..]) });
-        let Some(cq) = self.cqs.get_mut(&cqn) else { return false };
-        let posted = cq.post(&*self.memory, &entry, self.now);
+        let (memory, now) = (Arc::clone(&self.memory), self.now);
+        let (cqs, mut watch) = self.queues();
+        let Some(cq) = cqs.get_mut(&cqn) else { return false };
+        let posted = cq.post(&*memory, &entry, now, &mut watch);
         self.posted(cqn, posted)
     }
 
@@ -96,8 +101,9 @@ impl Shared {
     pub fn end_turn(&mut self) {
         let (memory, now) = (Arc::clone(&self.memory), self.now);
         let mut done = vec![];
-        for (cqn, cq) in &mut self.cqs {
-            match cq.flush(&*memory, now) {
+        let (cqs, mut watch) = self.queues();
+        for (cqn, cq) in cqs {
+            match cq.flush(&*memory, now, &mut watch) {
                 Ok(Posted::Quiet) => {}
                 posted => done.push((*cqn, posted)),
             }

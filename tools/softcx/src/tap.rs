@@ -42,16 +42,46 @@ pub enum Entry<'a> {
         /// The whole stride.
         bytes: &'a [u8],
     },
-    /// A CQE, before it is written: its owner bit is clear.
+    /// A CQE, as it is written: one that stands for itself, the one that stands for a packed block, which comes behind what it stands
+    /// for, or the one that says that the ring is left for another.
     Completion {
         /// The completion queue.
         cqn: u32,
-        /// Its 64 bytes.
+        /// Its place in the ring.
+        index: u32,
+        /// Its 64 bytes, with the owner bit.
         bytes: &'a [u8],
-        /// What the 64 bytes in front of it are to hold, in a ring of 128-byte entries.
+        /// What the 64 bytes in front of it hold, in a ring of 128-byte entries.
         before: Option<&'a [u8]>,
+    },
+    /// Completions that are packed into the place of one, as they are written.
+    Packed {
+        /// The completion queue.
+        cqn: u32,
+        /// The place in the ring.
+        index: u32,
+        /// They are of sends, not of receives.
+        is_send: bool,
+        /// 8 bytes for each. What of the 64 bytes of the place is behind them is zero.
+        bytes: &'a [u8],
     },
 }
 
 /// Who is shown the entries.
 pub(crate) type Tap = Box<dyn FnMut(&Tapped<'_>) + Send>;
+
+/// Who is shown what, as long as the device does one thing.
+pub(crate) struct Watch<'a> {
+    pub tap: &'a mut Option<Tap>,
+    pub device: &'a str,
+    pub at: Duration,
+}
+
+impl Watch<'_> {
+    /// Shows an entry to whoever wants to see it.
+    pub fn show(&mut self, entry: Entry<'_>) {
+        if let Some(tap) = self.tap {
+            tap(&Tapped { device: self.device, at: self.at, entry });
+        }
+    }
+}

@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub mtu: Option<u32>,
 
-    /// A file for each work queue entry that the adapters take and each completion that they make, in hexadecimal and in words.
+    /// A file for each work queue entry that the adapters take and each completion that they write, in hexadecimal and in words.
     #[arg(long, value_name = "FILE")]
     pub device_record: Option<PathBuf>,
 

@@ -263,6 +263,8 @@ fn recorded(number: usize, line: &str) -> Option<Dump> {
         () if is("receive") && label.contains(" srq=") => (Kind::SrqWqe, None),
         () if is("receive") => (Kind::RecvWqe, None),
         () if is("completion") => (Kind::Cqe, None),
+        () if is("packed") && is("of=sends") => (Kind::PackedSends, None),
+        () if is("packed") => (Kind::PackedReceives, None),
         () => return None,
     };
     let (bytes, problem) = bytes_of(&[rest.split_whitespace().next()?])?;

@@ -564,12 +564,14 @@ fn lines_of_a_devices_record_say_what_they_are() {
     let receive = "00000040 00005c01 7f00deadbeef0010".replace(' ', "");
     let text = format!(
         "# seconds of the adapters' time\n\
-         0.012345 mlx5_0 send qp=0x123456 kind=Rc index=48879 hex={} # SendWqe {{ .. }}\n\
+         0.012345 mlx5_0 send qp=0x123456 kind=Rc index=48879 from=copy hex={} # SendWqe {{ .. }}\n\
          0.012346 mlx5_1 receive qp=0x66 index=0 hex={receive} # []\n\
          0.012347 mlx5_1 receive srq=0x3 index=0 hex={}{receive} # []\n\
-         0.012348 guest 2's mlx5_0 completion cq=0x81 hex={cqe} # opcode 0\n\
-         0.012348 mlx5_0 completion cq=0x81 hex={cqe} # opcode 0\n\
-         0.012349 mlx5_0 completion cq=0x82 hex={}{cqe} # opcode 0\n",
+         0.012348 guest 2's mlx5_0 completion cq=0x81 index=3 hex={cqe} # opcode 0\n\
+         0.012348 mlx5_0 completion cq=0x81 index=4 hex={cqe} # opcode 0\n\
+         0.012349 mlx5_0 completion cq=0x82 index=0 hex={}{cqe} # opcode 0\n\
+         0.012350 mlx5_0 packed cq=0x82 index=2 of=sends hex=00030a0000000040 # 1 completions\n\
+         0.012351 mlx5_0 packed cq=0x82 index=4 of=receives hex=0000000000000040 # 1 completions\n",
         send.bytes.replace(' ', ""),
         "00".repeat(16),
         "00".repeat(64),
@@ -583,6 +585,8 @@ fn lines_of_a_devices_record_say_what_they_are() {
         (Kind::Cqe, false, 5),
         (Kind::Cqe, false, 6),
         (Kind::Cqe, false, 7),
+        (Kind::PackedSends, false, 8),
+        (Kind::PackedReceives, false, 9),
     ];
     assert_eq!(kinds, expected, "{}", text_of(&records));
     assert_eq!(records[0].summary, send.summary);

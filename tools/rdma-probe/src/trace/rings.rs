@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn the_rings_hold_what_the_device_sees() {
         for transport in ["rc", "uc", "ud", "srq"] {
-            let line = ["rdma-probe", "ping", "--sim", "--loopback", "-n", "40", "-r", "64", "-t", transport];
+            let line = ["rdma-probe", "ping", "--sim", "--loopback", "-n", "400", "-r", "16", "-t", transport];
             let Command::Ping(args) = Cli::try_parse_from(line).unwrap().command else { panic!() };
             let path =
                 |name| std::env::temp_dir().join(format!("rdma-probe-{name}-{transport}-{}", std::process::id()));
@@ -308,7 +308,7 @@ mod tests {
             let invented: Vec<_> = read.iter().filter(|line| !seen.contains(line)).collect();
             assert!(invented.is_empty(), "{transport}: {invented:#?}");
             assert!(
-                read.iter().filter(|line| line.contains(" send WQE: SEND, index")).count() == 80,
+                read.iter().filter(|line| line.contains(" send WQE: SEND, index")).count() == 800,
                 "{transport}: {read:#?}"
             );
         }

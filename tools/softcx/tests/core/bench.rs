@@ -8,7 +8,7 @@ use std::time::Duration;
 const BASE: u64 = 0x1_0000;
 const SIZE: usize = 0x10_0000;
 /// Places in it.
-const CQ_RING: u64 = BASE;
+pub const CQ_RING: u64 = BASE;
 const CQ_RECORD: u64 = BASE + 0x8000;
 const SQ_RING: u64 = BASE + 0x1_0000;
 const RQ_RING: u64 = BASE + 0x2_0000;

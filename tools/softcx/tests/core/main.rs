@@ -11,4 +11,5 @@ mod misuse;
 mod opcodes;
 mod random;
 mod srq;
+mod watching;
 mod windows;
