@@ -12,10 +12,6 @@ use std::time::{Duration, Instant};
 /// The shortest sleep until something is due: less would be none.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 
-/// How long a store into a send register waits for the next, which may be part of the same BlueFlame copy. An emulated processor takes
-/// some tens of microseconds from one to the next, on a busy machine more.
-const LONGEST_HOLD: Duration = Duration::from_millis(1);
-
 /// Adapters of guests, on one fabric.
 pub struct Server<T> {
     fabric: Fabric,
@@ -79,6 +75,7 @@ impl<T: Transport> Server<T> {
     pub fn serve(&mut self) -> io::Result<()> {
         while self.adapters.iter().any(|adapter| adapter.transport.is_some()) {
             let now = self.now();
+            self.adapters.iter_mut().for_each(|adapter| adapter.release(now));
             let moved = self.fabric.step(now);
             if moved {
                 self.report();
@@ -99,9 +96,8 @@ impl<T: Transport> Server<T> {
 
     /// Waits for guests, not at all if the fabric has more to do, and answers a request of each that has one.
     fn wait(&mut self, now: Duration, moved: bool) -> io::Result<()> {
-        let holds = self.adapters.iter().any(|adapter| adapter.function.holds());
-        let sleep = match self.fabric.deadline() {
-            _ if holds => Some(LONGEST_HOLD),
+        let held = self.adapters.iter().filter_map(|adapter| adapter.function.held_until());
+        let sleep = match self.fabric.deadline().into_iter().chain(held).min() {
             _ if moved => Some(Duration::ZERO),
             Some(at) => Some((at.saturating_sub(now) * self.slowdown).max(SHORTEST_SLEEP)),
             None => None,
@@ -113,14 +109,6 @@ impl<T: Transport> Server<T> {
             .filter_map(|a| Some(PollFd::new(a.transport.as_ref()?.waits_on(), PollFlags::POLLIN)))
             .collect();
         match ppoll(&mut set, sleep.map(TimeSpec::from_duration), None) {
-            Ok(0) if holds => {
-                drop(waiting);
-                for adapter in &mut self.adapters {
-                    adapter.function.release();
-                    adapter.function.run();
-                }
-                return Ok(());
-            }
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -135,6 +123,14 @@ impl<T: Transport> Server<T> {
 }
 
 impl<T: Transport> Adapter<T> {
+    /// Lets a store that was held for long enough be a doorbell by itself, whatever else there is to do.
+    fn release(&mut self, now: Duration) {
+        if self.function.held_until().is_some_and(|until| until <= now) {
+            self.function.release();
+            self.function.run();
+        }
+    }
+
     /// Answers one request, then does what it set off.
     fn serve(&mut self, now: Duration) -> io::Result<()> {
         let Some(transport) = &mut self.transport else { return Ok(()) };
@@ -155,7 +151,7 @@ impl<T: Transport> Adapter<T> {
             }
             Some(Request::BarWrite { address, value, len }) => {
                 if let Some(offset) = within(address, function.bar()) {
-                    function.bar_write(offset, value, len);
+                    function.bar_write(offset, value, len, now);
                 }
                 0
             }

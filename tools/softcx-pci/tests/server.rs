@@ -2,9 +2,10 @@
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use softcx::pci::{Interrupt, Region};
-use softcx::{DeviceSpec, Fabric, Port, Punish};
+use softcx::{DeviceSpec, Fabric, Misuse, Port, Punish};
 use softcx_pci::qemu::{Interrupts, ProxyDevice};
 use softcx_pci::{Request, Server, Transport};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -12,7 +13,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// A guest that asks for what is on its list, then goes.
 struct Script {
@@ -136,6 +139,78 @@ fn an_access_is_answered_before_what_it_sets_off_is_told() {
     assert_eq!((eqe[1], eqe[35]), (0x0a, 2), "the second command, by its entry");
     let live = server.functions().next().unwrap().live();
     assert_eq!(live, [("event queues", 1)]);
+}
+
+/// A guest of either kind.
+struct Any(Box<dyn Transport>);
+
+impl Transport for Any {
+    fn waits_on(&self) -> BorrowedFd<'_> {
+        self.0.waits_on()
+    }
+
+    fn request(&mut self) -> io::Result<Option<Request>> {
+        self.0.request()
+    }
+
+    fn answer(&mut self, value: u64) -> io::Result<()> {
+        self.0.answer(value)
+    }
+
+    fn interrupt(&mut self, interrupt: Interrupt) -> io::Result<()> {
+        self.0.interrupt(interrupt)
+    }
+}
+
+/// A guest that never stops asking, until it is told to, or for `LIMIT`.
+struct Busy {
+    begin: Instant,
+    stop: Rc<Cell<bool>>,
+    ready: UnixStream,
+}
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+impl Transport for Busy {
+    fn waits_on(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+
+    fn request(&mut self) -> io::Result<Option<Request>> {
+        let goes_on = !self.stop.get() && self.begin.elapsed() < LIMIT;
+        Ok(goes_on.then_some(Request::ConfigRead { offset: 0, len: 4 }))
+    }
+
+    fn answer(&mut self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn interrupt(&mut self, _: Interrupt) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_doorbell_is_not_held_for_longer_because_another_guest_is_busy() {
+    // A store that may be the first of a copy, and nothing behind it.
+    let (script, _) = Script::new(vec![
+        Request::ConfigWrite { offset: 0x10, value: BAR as u32, len: 4 },
+        Request::ConfigWrite { offset: 0x04, value: 2, len: 2 },
+        store(0x3800, 0x1234_5601_u64.swap_bytes(), 8),
+    ]);
+    let (ready, mut other) = UnixStream::pair().unwrap();
+    other.write_all(&[0]).unwrap();
+    let stop = Rc::<Cell<bool>>::default();
+    let busy = Busy { begin: Instant::now(), stop: Rc::clone(&stop), ready };
+    let mut server = Server::new(&Fabric::new(1));
+    server.add(Any(Box::new(script)), spec);
+    server.add(Any(Box::new(busy)), spec);
+    server.functions().for_each(|function| function.set_blue_flame(true));
+    let heard = Rc::clone(&stop);
+    server.set_reports(move |report| heard.set(matches!(report.misuse, Misuse::UnknownDoorbell { .. })));
+    let begin = Instant::now();
+    server.serve().unwrap();
+    assert!(stop.get() && begin.elapsed() < LIMIT, "{:?}", begin.elapsed());
 }
 
 /// QEMU's end of a proxy device.

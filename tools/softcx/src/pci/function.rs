@@ -3,11 +3,11 @@
 use super::command_queue;
 use super::config_space::{BAR_BYTES, ConfigSpace, Fault, MSIX_PENDING, MSIX_TABLE};
 use super::firmware::Firmware;
+use super::held::Held;
 use super::msix::{Interrupt, Msix, TABLE_BYTES};
 use super::segment::Segment;
 use crate::bits::doorbell::{self, SEND, SEND_COUNT, SEND_STRIDE, UAR_BYTES};
 use crate::bits::firmware::{eq_doorbell, segment};
-use crate::bits::wqe::{BB_BYTES, DS_BYTES, ctrl};
 use crate::device::CLOCK_KHZ;
 use crate::fabric::{DeviceId, Fabric, WrongDevice};
 use crate::memory::{BusError, Memory};
@@ -57,22 +57,6 @@ pub struct Function {
     log: Log,
 }
 
-/// The beginning of a BlueFlame copy.
-#[derive(Debug)]
-struct Held {
-    page: u32,
-    offset: usize,
-    bytes: Vec<u8>,
-}
-
-impl Held {
-    /// Bytes of the copy, if its first 8 are those of a WQE that is copied: whole blocks.
-    fn whole(&self) -> usize {
-        let units = (crate::bits::be32(&self.bytes, ctrl::QPN_DS) & 0x3f) as usize;
-        (units * DS_BYTES).next_multiple_of(BB_BYTES).min(SEND_STRIDE)
-    }
-}
-
 /// Bytes of a doorbell by itself.
 const DOORBELL_BYTES: usize = 8;
 
@@ -112,7 +96,7 @@ impl Function {
     }
 
     /// Lets send registers take whole WQEs (BlueFlame), from the next time on that a driver asks. A copy comes in several
-    /// stores: see [`holds`](Self::holds). Without it there are doorbells of 8 bytes only.
+    /// stores: see [`held_until`](Self::held_until). Without it there are doorbells of 8 bytes only.
     pub fn set_blue_flame(&mut self, yes: bool) {
         self.blue_flame = yes;
         self.firmware = self.new_firmware();
@@ -129,15 +113,15 @@ impl Function {
         Firmware::new(self.blue_flame, CLOCK_KHZ / u64::from(self.slowdown))
     }
 
-    /// Whether a store waits for those that may follow it, as parts of one BlueFlame copy. If none comes for some
-    /// microseconds, [`release`](Self::release) it.
-    pub fn holds(&self) -> bool {
-        self.held.is_some()
+    /// Until when a store waits for those that may follow it, as parts of one BlueFlame copy; `None` if none does. Then, on the clock
+    /// of [`bar_write`](Self::bar_write), [`release`](Self::release) it.
+    pub fn held_until(&self) -> Option<Duration> {
+        self.held.as_ref().map(|held| held.until)
     }
 
-    /// Nothing follows the store that is held.
+    /// Nothing follows the store that is held. What it sets off happens in [`run`](Self::run).
     pub fn release(&mut self) {
-        if let Some(Held { page, offset, bytes }) = self.held.take() {
+        if let Some(Held { page, offset, bytes, .. }) = self.held.take() {
             self.stores.push(Store::Send { page, offset, bytes });
         }
     }
@@ -197,8 +181,8 @@ impl Function {
         }
     }
 
-    /// Writes `len` bytes (1, 2, 4 or 8) of the BAR. What the store sets off happens in [`run`](Self::run).
-    pub fn bar_write(&mut self, offset: u64, value: u64, len: usize) {
+    /// Writes `len` bytes (1, 2, 4 or 8) of the BAR at time `now`. What the store sets off happens in [`run`](Self::run).
+    pub fn bar_write(&mut self, offset: u64, value: u64, len: usize, now: Duration) {
         let bytes = value.to_le_bytes();
         match offset {
             _ if self.gone || offset >= BAR_BYTES || !matches!(len, 1 | 2 | 4 | 8) => {}
@@ -221,22 +205,21 @@ impl Function {
                     self.msix.write((offset - MSIX_TABLE) as usize, value, len);
                 }
             }
-            _ => self.uar_write(offset, &bytes[..len]),
+            _ => self.uar_write(offset, &bytes[..len], now),
         }
     }
 
-    fn uar_write(&mut self, offset: u64, bytes: &[u8]) {
+    fn uar_write(&mut self, offset: u64, bytes: &[u8], now: Duration) {
         let (page, offset) = ((offset / UAR_BYTES as u64) as u32, (offset % UAR_BYTES as u64) as usize);
         let registers = SEND..SEND + SEND_COUNT * SEND_STRIDE;
         if let Some(held) = &mut self.held {
-            if (held.page, held.offset + held.bytes.len()) == (page, offset) {
-                held.bytes.extend_from_slice(bytes);
-                if held.bytes.len() >= held.whole() {
-                    self.release();
-                }
+            let taken = held.takes(page, offset, bytes, now, self.slowdown);
+            if !taken || held.is_whole() {
+                self.release();
+            }
+            if taken {
                 return;
             }
-            self.release();
         }
         match (offset, bytes.len()) {
             (eq_doorbell::ARM | eq_doorbell::NO_ARM, 4) => {
@@ -245,7 +228,7 @@ impl Function {
             }
             (doorbell::CQ, 8) => self.stores.push(Store::Cq { page, value: crate::bits::be64(bytes, 0) }),
             (_, 8) if registers.contains(&offset) && offset.is_multiple_of(SEND_STRIDE) => {
-                self.held = Some(Held { page, offset, bytes: bytes.to_vec() });
+                self.held = Some(Held::new(page, offset, bytes, now, self.slowdown));
                 if !self.blue_flame {
                     self.release();
                 }

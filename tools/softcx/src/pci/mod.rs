@@ -7,7 +7,7 @@
 //! A transport carries accesses of the guest's processor to the function and interrupts back; the crate `softcx-pci` has one for
 //! QEMU. It calls [`Function::config_read`] and its sisters, answers the access, and then calls [`Function::run`].
 //!
-//! Layers, from the guest inwards: `config_space` and `msix` (PCI), `function` (what is where in the BAR), `command_queue` (entries and
+//! Layers, from the guest inwards: `config_space` and `msix` (PCI), `function` (what is where in the BAR), `held` (BlueFlame copies), `command_queue` (entries and
 //! mailboxes), `firmware` (which command is which), `capabilities`, `port`, `objects`, `event_queues`, `completion_queues`,
 //! `queue_pairs`, `receive_queues` (what each says), `guest_memory`.
 //!
@@ -25,6 +25,7 @@ mod event_queues;
 mod firmware;
 mod function;
 mod guest_memory;
+mod held;
 mod msix;
 mod objects;
 mod port;

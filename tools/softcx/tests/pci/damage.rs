@@ -43,7 +43,7 @@ proptest! {
     fn any_entry(bytes in prop::collection::vec(any::<u8>(), 64)) {
         let mut driver = Driver::new(&Fabric::new(1), 1);
         driver.put(MEMORY, &bytes);
-        driver.function.bar_write(0x18, u64::from(u32::MAX), 4);
+        driver.function.bar_write(0x18, u64::from(u32::MAX), 4, Duration::ZERO);
         driver.function.run();
         prop_assert_eq!(driver.get::<64>(MEMORY)[63] & 1, 0);
     }
@@ -57,7 +57,7 @@ proptest! {
             // Near the beginning, where the registers are, or anywhere.
             let offset = if near { place % 0x5000 } else { place };
             base.driver.function.bar_read(offset, len, Duration::ZERO);
-            base.driver.function.bar_write(offset, value, len);
+            base.driver.function.bar_write(offset, value, len, Duration::ZERO);
             base.driver.function.config_write(offset as usize % 300, value as u32, len);
             base.driver.function.config_read(offset as usize % 300, len);
             base.driver.function.run();

@@ -62,9 +62,9 @@ impl Driver {
         function.config_write(0x42, 0x8000, 2);
         for vector in 0..8 {
             let entry = (2 << 20) + 16 * vector;
-            function.bar_write(entry, 0xfee0_0000, 8);
-            function.bar_write(entry + 8, 0x4000 + vector, 4);
-            function.bar_write(entry + 12, 0, 4);
+            function.bar_write(entry, 0xfee0_0000, 8, Duration::ZERO);
+            function.bar_write(entry + 8, 0x4000 + vector, 4, Duration::ZERO);
+            function.bar_write(entry + 12, 0, 4, Duration::ZERO);
         }
         let mut driver = Self { function, memory, said, next_page: PAGES };
         assert_eq!(driver.read(0x4) >> 16, 5, "revision of the command interface");
@@ -81,7 +81,7 @@ impl Driver {
     }
 
     fn write(&mut self, offset: u64, value: u32) {
-        self.function.bar_write(offset, u32::from_le_bytes(value.to_be_bytes()).into(), 4);
+        self.function.bar_write(offset, u32::from_le_bytes(value.to_be_bytes()).into(), 4, Duration::ZERO);
     }
 
     /// A page of zeros.
@@ -102,14 +102,14 @@ impl Driver {
 
     /// An 8-byte store into a UAR page, first byte most significant.
     pub fn ring(&mut self, page: u32, offset: u64, value: u64) {
-        self.function.bar_write(u64::from(page) * 4096 + offset, value.swap_bytes(), 8);
+        self.function.bar_write(u64::from(page) * 4096 + offset, value.swap_bytes(), 8, Duration::ZERO);
         self.function.run();
     }
 
     /// A doorbell of an event queue.
     pub fn ring_eq(&mut self, page: u32, eqn: u32, ci: u32, arm: bool) {
         let at = u64::from(page) * 4096 + if arm { 0x40 } else { 0x48 };
-        self.function.bar_write(at, (eqn << 24 | ci).swap_bytes().into(), 4);
+        self.function.bar_write(at, (eqn << 24 | ci).swap_bytes().into(), 4, Duration::ZERO);
         self.function.run();
     }
 

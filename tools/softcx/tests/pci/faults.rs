@@ -48,7 +48,7 @@ fn a_firmware_that_failed_says_so_and_begins_anew_with_the_driver() {
     (entry[0], entry[7], entry[59], entry[63]) = (7, 16, 16, 1);
     entry[16..18].copy_from_slice(&0x80d_u16.to_be_bytes());
     base.driver.put(super::driver::MEMORY, &entry);
-    base.driver.function.bar_write(0x18, 1_u64 << 24, 4);
+    base.driver.function.bar_write(0x18, 1_u64 << 24, 4, Duration::ZERO);
     base.driver.function.run();
     assert_eq!(base.driver.get::<64>(super::driver::MEMORY), entry);
 
@@ -57,9 +57,9 @@ fn a_firmware_that_failed_says_so_and_begins_anew_with_the_driver() {
     assert_eq!(base.driver.read(0x14) >> 8 & 7, 1);
     base.driver.function.config_write(0x04, 0x6, 2);
     assert_eq!(health(&mut base.driver), (true, 0, false));
-    base.driver.function.bar_write(0x14, low(1), 4);
+    base.driver.function.bar_write(0x14, low(1), 4, Duration::ZERO);
     assert!(!base.driver.function.live().is_empty());
-    base.driver.function.bar_write(0x14, low(0), 4);
+    base.driver.function.bar_write(0x14, low(0), 4, Duration::ZERO);
     assert!(base.driver.function.live().is_empty());
     assert_eq!(health(&mut base.driver), (true, 0, false));
     base.driver.ok(0x80d, 16, 16, |_| {});
@@ -77,7 +77,7 @@ fn a_function_that_was_pulled_out_is_not_there_until_the_kernel_lets_go_of_it() 
     entry[16..18].copy_from_slice(&0x80d_u16.to_be_bytes());
     base.driver.put(super::driver::MEMORY, &entry);
     base.fault(1);
-    base.driver.function.bar_write(0x18, 1_u64 << 24, 4);
+    base.driver.function.bar_write(0x18, 1_u64 << 24, 4, Duration::ZERO);
     base.fault(4);
 
     let function = &mut base.driver.function;
@@ -87,8 +87,8 @@ fn a_function_that_was_pulled_out_is_not_there_until_the_kernel_lets_go_of_it() 
     assert_eq!((function.bar(), function.bar_read(0, 4, Duration::ZERO)), (None, 0xffff_ffff));
     assert_eq!(function.bar_read(0x1010, 8, Duration::ZERO), u64::MAX);
     // Stores go nowhere: no command, no doorbell, no fault, and no place on the bus.
-    function.bar_write(0x18, 1_u64 << 24, 4);
-    function.bar_write(u64::from(base.uar) * 4096 + 0x800, u64::from(qp.qpn << 8 | 1).swap_bytes(), 8);
+    function.bar_write(0x18, 1_u64 << 24, 4, Duration::ZERO);
+    function.bar_write(u64::from(base.uar) * 4096 + 0x800, u64::from(qp.qpn << 8 | 1).swap_bytes(), 8, Duration::ZERO);
     function.config_write(0xf0, 2, 4);
     function.config_write(0x10, 0xfa00_0000, 4);
     function.config_write(0x04, 0x6, 2);

@@ -121,7 +121,7 @@ fn a_work_request_in_a_register_is_taken_from_there() {
     let store = |base: &mut Base, at: u64, words: &[u8]| {
         for (n, word) in words.chunks(8).enumerate() {
             let value = u64::from_le_bytes(word.try_into().unwrap());
-            base.driver.function.bar_write(u64::from(uar) * 4096 + at + 8 * n as u64, value, 8);
+            base.driver.function.bar_write(u64::from(uar) * 4096 + at + 8 * n as u64, value, 8, Duration::ZERO);
             base.driver.function.run();
         }
         fabric.step(Duration::ZERO);
@@ -130,14 +130,14 @@ fn a_work_request_in_a_register_is_taken_from_there() {
     // A whole copy.
     base.driver.put(record + 4, &1_u32.to_be_bytes());
     store(&mut base, 0x800, &nop(0, true));
-    assert!(!base.driver.function.holds() && completed(&base, 0));
+    assert!(base.driver.function.held_until().is_none() && completed(&base, 0));
     // A doorbell by itself waits, until it is released or something else is stored.
     base.driver.put(record + 4, &2_u32.to_be_bytes());
     store(&mut base, 0x900, &nop(1, true)[..8]);
-    assert!(base.driver.function.holds());
+    assert!(base.driver.function.held_until().is_some());
     base.driver.put(record + 4, &3_u32.to_be_bytes());
     store(&mut base, 0x800, &nop(2, true));
-    assert!(!base.driver.function.holds());
+    assert!(base.driver.function.held_until().is_none());
     let cqe = base.driver.get::<64>(base.cq_ring + 64);
     assert_eq!((cqe[63], cqe[61]), (0, 2), "the second was taken from memory, where it asked for none");
     assert!(!completed(&base, 2));
