@@ -5,6 +5,7 @@
 
 use super::{Qp, QpState, psn};
 use crate::event::Event;
+use crate::memory::BusError;
 use crate::mkey::{Access, Asker, KeyError, KeyRange};
 use crate::packet::{Body, Nak, Packet, Remote};
 use crate::recv::RecvWqe;
@@ -258,7 +259,11 @@ impl Qp {
         self.may(shared, asker, remote, Access::REMOTE_ATOMIC)?;
         let mut old = None;
         let memory = std::sync::Arc::clone(&shared.memory);
-        let done = shared.mkeys.runs(asker, key_range(remote), Access::REMOTE_ATOMIC, &mut |bus, _| {
+        let done = shared.mkeys.runs(asker, key_range(remote), Access::REMOTE_ATOMIC, &mut |bus, run| {
+            // What is in two places cannot be changed at once, and behind the first there is memory of others.
+            if run.len() != 8 {
+                return Err(BusError { address: bus });
+            }
             old = Some(memory.fetch_update(bus, &mut |old| op.apply(old))?);
             Ok(())
         });

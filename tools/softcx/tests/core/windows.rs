@@ -255,3 +255,20 @@ fn the_wqe_after_a_bind_must_be_fenced() {
     a.settle();
     assert_eq!(a.fabric.take_reports()[0].misuse, Misuse::UmrNotFenced);
 }
+
+/// Eight bytes that a key has in two places: they cannot be changed at once, and neither place has eight.
+#[test]
+fn an_atomic_stays_within_its_key() {
+    let (mut a, b) = pair(QpKind::Rc);
+    let part = |address| KeyRange { key: b.key, address, len: 4 };
+    let translation = Translation::Keys(vec![part(DATA), part(DATA + 0x100)]);
+    let key = Mkey { translation, ..b.open_key(0x1000, 8) };
+    let key = b.device(|d| d.create_mkey(key));
+    let before = b.get(DATA, 0x200);
+    let operands = [5_u64.to_be_bytes(), 0_u64.to_be_bytes()].concat();
+    a.send(0x12, 0, &[&raddr(0x1000, key), &operands, &sge(8, a.key, DATA)]);
+    a.settle();
+    let wc = a.poll().unwrap();
+    assert_eq!((wc.opcode, wc.syndrome()), (13, Syndrome::REMOTE_ACCESS.0), "{wc:?}");
+    assert_eq!(b.get(DATA, 0x200), before);
+}
