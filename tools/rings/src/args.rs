@@ -37,7 +37,7 @@ pub struct Args {
     pub mlx5: bool,
 
     /// With --mlx5: fail if an operation takes over 2 % more than in this table, made by --mlx5 --json; or if what holds for
-    /// all tables does not: posts take at most 1.65 times the bare stores, and the same with 10 000 queue pairs as with one.
+    /// all tables does not: posts take at most 1.5 times the bare stores, and the same with 10 000 queue pairs as with one.
     #[arg(long, value_name = "FILE", requires = "mlx5")]
     pub check: Option<PathBuf>,
 
