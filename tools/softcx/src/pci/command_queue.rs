@@ -21,16 +21,30 @@ pub(super) struct Taken {
     pub room: usize,
 }
 
-/// Takes the command out of the entry at `at`. An error is a delivery status, which has been written.
-pub(super) fn take(memory: &dyn Memory, at: u64) -> Result<Result<Taken, u8>, BusError> {
+/// Why there is no command in an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotTaken {
+    /// The entry is software's.
+    Software,
+    /// This delivery status has been written into it.
+    Refused(u8),
+}
+
+/// Takes the command out of the entry at `at`.
+pub(super) fn take(memory: &dyn Memory, at: u64) -> Result<Result<Taken, NotTaken>, BusError> {
+    /// In the byte of the delivery status: the entry is the device's.
+    const OWNED: u8 = 1;
     let mut bytes = [0; entry::BYTES];
     memory.read(at, &mut bytes)?;
+    if bytes[entry::STATUS_OWN] & OWNED == 0 {
+        return Ok(Err(NotTaken::Software));
+    }
     let taken = read(memory, at, &bytes);
     Ok(match taken {
         Ok(taken) => Ok(taken),
         Err(status) => {
             finish(memory, at, bytes, status)?;
-            Err(status)
+            Err(NotTaken::Refused(status))
         }
     })
 }

@@ -80,8 +80,12 @@ impl Firmware {
                 Ok(())
             }
             op::SET_ISSI => {
-                self.issi = be16(c.input, 10);
-                if self.issi > 1 { Err(Status(status::BAD_PARAM)) } else { Ok(()) }
+                let wanted = be16(c.input, 10);
+                if wanted > 1 {
+                    return Err(Status(status::BAD_PARAM));
+                }
+                self.issi = wanted;
+                Ok(())
             }
             op::QUERY_PAGES => self.query_pages(c),
             op::MANAGE_PAGES => self.manage_pages(c),

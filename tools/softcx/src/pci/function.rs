@@ -1,6 +1,6 @@
 //! The PCI function: what is where in its BAR, and what stores there set off.
 
-use super::command_queue;
+use super::command_queue::{self, NotTaken};
 use super::config_space::{BAR_BYTES, ConfigSpace, Fault, MSIX_PENDING, MSIX_TABLE};
 use super::firmware::Firmware;
 use super::held::Held;
@@ -305,12 +305,17 @@ impl Function {
     }
 
     fn execute(&mut self, index: u32) {
+        if self.segment.stopped {
+            return;
+        }
         let at = self.segment.entry(index);
         let memory = Arc::clone(&self.memory);
         let taken = match command_queue::take(&*memory, at) {
-            _ if self.segment.stopped => return,
             Ok(Ok(taken)) => taken,
-            Ok(Err(status)) => return (self.log)(format_args!("entry {index}: delivery status {status:#x}")),
+            Ok(Err(NotTaken::Refused(status))) => {
+                return (self.log)(format_args!("entry {index}: delivery status {status:#x}"));
+            }
+            Ok(Err(NotTaken::Software)) => return (self.log)(format_args!("entry {index} is the driver's own")),
             Err(BusError { address }) => return (self.log)(format_args!("entry {index}: no memory at {address:#x}")),
         };
         // The command that makes the queue of command events is waited for without one.

@@ -2,6 +2,7 @@
 
 use super::driver::Driver;
 use softcx::Fabric;
+use std::time::Duration;
 
 fn driver() -> Driver {
     Driver::new(&Fabric::new(1), 1)
@@ -153,6 +154,36 @@ fn commands_are_told_of_by_events_from_the_next_one_on() {
     driver.ring_eq(uar, eqn, 18, true);
     assert_eq!(owners(&driver)[..6], [1; 6]);
     assert_eq!(driver.function.take_interrupts().len(), 1);
+}
+
+#[test]
+fn an_entry_that_is_the_drivers_own_stays_as_it_is() {
+    let mut driver = driver();
+    let mut entry = [0; 64];
+    (entry[0], entry[7], entry[59]) = (7, 16, 16);
+    entry[16..18].copy_from_slice(&0x800_u16.to_be_bytes());
+    for (own, made) in [(0, 0), (1, 1)] {
+        entry[63] = own;
+        driver.put(super::driver::MEMORY, &entry);
+        driver.function.bar_write(0x18, 1_u64 << 24, 4, Duration::ZERO);
+        driver.function.run();
+        assert_eq!(driver.function.live().len(), made);
+        assert_eq!(driver.get::<64>(super::driver::MEMORY) == entry, made == 0);
+    }
+    assert!(driver.said.lock().unwrap().iter().any(|line| line == "entry 0 is the driver's own"));
+}
+
+#[test]
+fn an_interface_that_there_is_not_is_not_set() {
+    let mut driver = driver();
+    let set = |driver: &mut Driver, issi: u8| {
+        let mut set = input(0x10b, 16);
+        set[11] = issi;
+        driver.command(&set, 16).status
+    };
+    let current = |driver: &mut Driver| driver.ok(0x10a, 16, 0x70, |_| {}).bytes[10..12].to_vec();
+    assert_eq!((set(&mut driver, 1), current(&mut driver)), (0, vec![0, 1]));
+    assert_eq!((set(&mut driver, 2), current(&mut driver)), (3, vec![0, 1]));
 }
 
 #[test]

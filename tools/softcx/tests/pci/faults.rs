@@ -43,14 +43,16 @@ fn a_firmware_that_failed_says_so_and_begins_anew_with_the_driver() {
     base.fault(3);
     assert_eq!(health(&mut base.driver), (false, 1, true));
 
-    // A command stays the firmware's.
-    let mut entry = [0; 64];
-    (entry[0], entry[7], entry[59], entry[63]) = (7, 16, 16, 1);
-    entry[16..18].copy_from_slice(&0x80d_u16.to_be_bytes());
-    base.driver.put(super::driver::MEMORY, &entry);
-    base.driver.function.bar_write(0x18, 1_u64 << 24, 4, Duration::ZERO);
-    base.driver.function.run();
-    assert_eq!(base.driver.get::<64>(super::driver::MEMORY), entry);
+    // A command stays the firmware's, also one of no type that there is.
+    for kind in [7, 3] {
+        let mut entry = [0; 64];
+        (entry[0], entry[7], entry[59], entry[63]) = (kind, 16, 16, 1);
+        entry[16..18].copy_from_slice(&0x80d_u16.to_be_bytes());
+        base.driver.put(super::driver::MEMORY, &entry);
+        base.driver.function.bar_write(0x18, 1_u64 << 24, 4, Duration::ZERO);
+        base.driver.function.run();
+        assert_eq!(base.driver.get::<64>(super::driver::MEMORY), entry);
+    }
 
     // The interface of the driver is gone. The firmware starts when the function is set up, and begins anew with a command queue.
     let low = |state: u32| (super::driver::MEMORY as u32 | state << 8).swap_bytes().into();
