@@ -1,6 +1,7 @@
 //! What the device says it can do, and what the driver says that it will use of it.
 
 use super::command::{Command, Status};
+use super::limits;
 use crate::bits::capability::{AREA_BYTES, BYTES, atomic, general as g, kind};
 use crate::bits::firmware::status;
 use crate::device::Device;
@@ -75,12 +76,12 @@ impl Capabilities {
 const GENERAL: [(crate::bits::field::Field, u64); 63] = [
     (g::LOG_MAX_SRQ_SZ, 15),
     (g::LOG_MAX_QP_SZ, 15),
-    (g::LOG_MAX_QP, 17),
-    (g::LOG_MAX_SRQ, 16),
+    (g::LOG_MAX_QP, limits::LOG_MAX_QP as u64),
+    (g::LOG_MAX_SRQ, limits::LOG_MAX_SRQ as u64),
     (g::LOG_MAX_CQ_SZ, 22),
-    (g::LOG_MAX_CQ, 18),
+    (g::LOG_MAX_CQ, limits::LOG_MAX_CQ as u64),
     (g::LOG_MAX_EQ_SZ, 22),
-    (g::LOG_MAX_MKEY, 24),
+    (g::LOG_MAX_MKEY, limits::LOG_MAX_MKEY as u64),
     (g::LOG_MAX_EQ, 7),
     (g::MAX_INDIRECTION, 16),
     (g::FIXED_BUFFER_SIZE, 1),
@@ -130,12 +131,12 @@ const GENERAL: [(crate::bits::field::Field, u64); 63] = [
     (g::MAX_WQE_SZ_SQ, 1024),
     (g::MAX_WQE_SZ_RQ, 512),
     (g::MAX_WQE_SZ_SQ_DC, 1024),
-    (g::MAX_QP_MCG, 56),
-    (g::LOG_MAX_MCG, 16),
-    (g::LOG_MAX_TRANSPORT_DOMAIN, 16),
-    (g::LOG_MAX_PD, 16),
-    (g::LOG_MAX_XRCD, 16),
-    (g::MAX_NUM_EQS, 64),
+    (g::MAX_QP_MCG, limits::MAX_QP_MCG as u64),
+    (g::LOG_MAX_MCG, limits::LOG_MAX_MCG as u64),
+    (g::LOG_MAX_TRANSPORT_DOMAIN, limits::LOG_MAX_TRANSPORT_DOMAIN as u64),
+    (g::LOG_MAX_PD, limits::LOG_MAX_PD as u64),
+    (g::LOG_MAX_XRCD, limits::LOG_MAX_XRCD as u64),
+    (g::MAX_NUM_EQS, limits::MAX_EQS as u64),
     // With 4 KiB UARs the driver divides by it.
     (g::NUM_OF_UARS_PER_PAGE, 1),
     (g::MINI_CQE_RESP_STRIDE_INDEX, 1),

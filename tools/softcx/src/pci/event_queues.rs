@@ -18,6 +18,21 @@ const EQN: Field = Field::new(0x58, 8);
 const EVENT_MASK: usize = 0x58;
 const MAX_LOG_SIZE: u32 = 22;
 
+/// Why an event is not told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Untold {
+    /// The queue cannot be reached.
+    Bus(BusError),
+    /// So many wait for room in the queue of that number that no more can.
+    Overflow(u8),
+}
+
+impl From<BusError> for Untold {
+    fn from(error: BusError) -> Self {
+        Self::Bus(error)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct EventQueues(BTreeMap<u8, EventQueue>);
 
@@ -27,6 +42,7 @@ struct EventQueue {
     context: [u8; eqc::BYTES],
     vector: usize,
     mask: u64,
+    /// As many as the ring has entries, at most.
     waiting: VecDeque<[u8; eqe::BYTES]>,
 }
 
@@ -109,7 +125,7 @@ impl EventQueues {
     }
 
     /// The commands in the entries of `vector` are done.
-    pub fn command_done(&mut self, memory: &dyn Memory, vector: u32) -> Result<Vec<usize>, BusError> {
+    pub fn command_done(&mut self, memory: &dyn Memory, vector: u32) -> Result<Vec<usize>, Untold> {
         let mut entry = [0; eqe::BYTES];
         entry[TYPE] = kind::COMMAND;
         entry[DATA..DATA + 4].copy_from_slice(&vector.to_be_bytes());
@@ -120,7 +136,7 @@ impl EventQueues {
     }
 
     /// An event, for queue `number` or the one that is for its type. Events that nobody wants are lost.
-    pub fn tell(&mut self, memory: &dyn Memory, number: Option<u8>, event: Event) -> Result<Vec<usize>, BusError> {
+    pub fn tell(&mut self, memory: &dyn Memory, number: Option<u8>, event: Event) -> Result<Vec<usize>, Untold> {
         let entry = event.encode();
         let is_completion = matches!(event, Event::Completion { .. });
         match number.or_else(|| if is_completion { None } else { self.for_type(entry[TYPE]) }) {
@@ -133,8 +149,11 @@ impl EventQueues {
         self.0.iter().find(|(_, queue)| queue.mask.checked_shr(kind.into()).unwrap_or(0) & 1 == 1).map(|(n, _)| *n)
     }
 
-    fn post(&mut self, memory: &dyn Memory, number: u8, entry: [u8; eqe::BYTES]) -> Result<Vec<usize>, BusError> {
+    fn post(&mut self, memory: &dyn Memory, number: u8, entry: [u8; eqe::BYTES]) -> Result<Vec<usize>, Untold> {
         let Some(queue) = self.0.get_mut(&number) else { return Ok(vec![]) };
+        if queue.waiting.len() >= 1 << eqc::LOG_SIZE.get32(&queue.context) {
+            return Err(Untold::Overflow(number));
+        }
         queue.waiting.push_back(entry);
         Ok(if queue.flush(memory)? { vec![queue.vector] } else { vec![] })
     }

@@ -3,17 +3,17 @@
 use super::capabilities::Capabilities;
 use super::command::{Command, Status};
 use super::completion_queues::CompletionQueues;
-use super::event_queues::EventQueues;
+use super::event_queues::{EventQueues, Untold};
 use super::objects::Objects;
 use super::queue_pairs::QueuePairs;
 use super::receive_queues::ReceiveQueues;
-use super::{port, queue_pairs};
+use super::{limits, port, queue_pairs};
 use crate::bits::be16;
 use crate::bits::field::Field;
 use crate::bits::firmware::{opcode as op, status};
 use crate::device::Device;
 use crate::event::Event;
-use crate::memory::{BusError, Memory};
+use crate::memory::Memory;
 use std::fmt;
 
 /// What the firmware knows besides the device's objects.
@@ -67,6 +67,7 @@ impl Firmware {
     }
 
     fn dispatch(&mut self, device: &mut Device, c: &mut Command<'_>) -> Result<(), Status> {
+        limits::check(device, self.eqs.len(), self.objects.transport_domains(), c)?;
         match c.opcode {
             op::NOP | op::ENABLE_HCA | op::INIT_HCA | op::SET_DRIVER_VERSION => Ok(()),
             op::DISABLE_HCA | op::TEARDOWN_HCA => Ok(()),
@@ -169,7 +170,7 @@ impl Firmware {
         Ok(())
     }
 
-    /// MANAGE_PAGES: the driver lends pages (1), says that it cannot (0), or wants some back (2).
+    /// MANAGE_PAGES: the driver lends pages (1), no more than it is asked for, says that it cannot (0), or wants some back (2).
     fn manage_pages(&mut self, c: &mut Command<'_>) -> Result<(), Status> {
         const LIST: usize = 16;
         const TAKEN: Field = Field::new(0x40, 32);
@@ -178,6 +179,9 @@ impl Firmware {
             0 => Ok(()),
             1 => {
                 let list = c.from(LIST).get(..count * 8).ok_or(Status(status::BAD_INPUT_LEN))?;
+                if self.pages.len() + count > (BOOT_PAGES + INIT_PAGES) as usize {
+                    return Err(Status(status::LIMIT));
+                }
                 self.pages.extend(list.chunks_exact(8).map(|page| crate::bits::be64(page, 0)));
                 Ok(())
             }
@@ -193,7 +197,7 @@ impl Firmware {
     }
 
     /// Puts an event of the device into the queue that it belongs to. Returns the vectors to raise.
-    pub fn tell(&mut self, memory: &dyn Memory, event: Event) -> Result<Vec<usize>, BusError> {
+    pub fn tell(&mut self, memory: &dyn Memory, event: Event) -> Result<Vec<usize>, Untold> {
         let queue = match event {
             Event::Completion { cqn } => self.cqs.event_queue(cqn),
             _ => None,

@@ -2,10 +2,11 @@
 
 use super::command_queue::{self, NotTaken};
 use super::config_space::{BAR_BYTES, ConfigSpace, Fault, MSIX_PENDING, MSIX_TABLE};
+use super::event_queues::Untold;
 use super::firmware::Firmware;
 use super::held::Held;
 use super::msix::{Interrupt, Msix, TABLE_BYTES};
-use super::segment::Segment;
+use super::segment::{Segment, Syndrome};
 use crate::bits::doorbell::{self, SEND, SEND_COUNT, SEND_STRIDE, UAR_BYTES};
 use crate::bits::firmware::{eq_doorbell, segment};
 use crate::device::CLOCK_KHZ;
@@ -273,15 +274,17 @@ impl Function {
             // There is a port 1.
             Fault::PortDown => drop(port(false)),
             Fault::PortUp => drop(port(true)),
-            Fault::Fatal => {
-                self.fabric.with_any(self.id, |device| device.control().die());
-                self.segment.fail();
-            }
+            Fault::Fatal => self.fail(Syndrome::Assertion),
             Fault::Gone => {
                 self.reset();
                 self.gone = true;
             }
         }
+    }
+
+    fn fail(&mut self, syndrome: Syndrome) {
+        self.fabric.with_any(self.id, |device| device.control().die());
+        self.segment.fail(syndrome);
     }
 
     /// Passes on what the device has to tell: events go into event queues.
@@ -292,10 +295,16 @@ impl Function {
     }
 
     /// Does something with event queues, and raises the interrupt that comes of it.
-    fn raise(&mut self, f: impl FnOnce(&mut Firmware, &dyn Memory) -> Result<Vec<usize>, BusError>) {
+    fn raise(&mut self, f: impl FnOnce(&mut Firmware, &dyn Memory) -> Result<Vec<usize>, Untold>) {
         match f(&mut self.firmware, &*self.memory) {
             Ok(vectors) => vectors.into_iter().for_each(|vector| self.msix.raise(vector)),
-            Err(BusError { address }) => (self.log)(format_args!("an event queue at {address:#x} cannot be reached")),
+            Err(Untold::Bus(BusError { address })) => {
+                (self.log)(format_args!("an event queue at {address:#x} cannot be reached"));
+            }
+            Err(Untold::Overflow(number)) => {
+                (self.log)(format_args!("event queue {number} overflows"));
+                self.fail(Syndrome::EventQueue);
+            }
         }
     }
 

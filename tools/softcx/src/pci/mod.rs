@@ -9,7 +9,7 @@
 //!
 //! Layers, from the guest inwards: `config_space` and `msix` (PCI), `function` (what is where in the BAR), `held` (BlueFlame copies), `command_queue` (entries and
 //! mailboxes), `firmware` (which command is which), `capabilities`, `port`, `objects`, `event_queues`, `completion_queues`,
-//! `queue_pairs`, `receive_queues` (what each says), `guest_memory`.
+//! `queue_pairs`, `receive_queues` (what each says), `limits` (how many of each), `guest_memory`.
 //!
 //! What it does not: Ethernet ports, virtual functions, flow steering, DEVX, on-demand paging, memory registration by UMR.
 //! Capabilities say so, and commands for it answer that there is no such opcode.
@@ -26,6 +26,7 @@ mod firmware;
 mod function;
 mod guest_memory;
 mod held;
+mod limits;
 mod msix;
 mod objects;
 mod port;

@@ -76,6 +76,10 @@ impl Objects {
         Ok(())
     }
 
+    pub fn transport_domains(&self) -> usize {
+        self.transport_domains.len()
+    }
+
     pub fn live(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("UAR pages", self.uars.len()),

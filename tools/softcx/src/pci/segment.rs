@@ -14,6 +14,13 @@ const CMDIF_REV: u32 = 5;
 const LOG_ENTRIES: u32 = 5;
 const LOG_STRIDE: u32 = 6;
 
+/// Why a firmware is not well.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Syndrome {
+    Assertion = 0x01,
+    EventQueue = 0x0d,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Segment {
     queue_high: u32,
@@ -87,13 +94,11 @@ impl Segment {
         false
     }
 
-    /// The firmware fails.
-    pub fn fail(&mut self) {
+    /// The firmware fails, for that reason.
+    pub fn fail(&mut self, syndrome: Syndrome) {
         /// State of the driver's interface: disabled.
         const NO_DRIVER: u32 = 1;
-        /// Assertion of the firmware.
-        const FIRMWARE_ASSERTION: u8 = 0x01;
-        (self.stopped, self.restarted, self.syndrome) = (true, false, FIRMWARE_ASSERTION);
+        (self.stopped, self.restarted, self.syndrome) = (true, false, syndrome as u8);
         // It has no driver any more.
         self.queue_low = self.queue_low & !(7 << 8) | NO_DRIVER << 8;
     }

@@ -39,30 +39,38 @@ fn an_unknown_command_is_a_bad_opcode_and_is_logged() {
 }
 
 #[test]
-fn answers_and_inputs_of_several_blocks_are_whole() {
+fn answers_of_several_blocks_are_whole() {
     let mut driver = driver();
     // Capabilities: 4096 bytes behind the first 16.
     let general = driver.ok(0x100, 16, 0x1010, |_| {});
     assert_eq!(general.bytes.len(), 0x1010);
     // log_max_qp, and num_of_uars_per_page, which a driver divides by.
     assert_eq!((general.bytes[16 + 0x13] & 0x1f, general.bytes[16 + 0xa7]), (17, 1));
+}
 
-    // 130 pages are lent, which takes three blocks, and come back as they were, in two lists.
-    let pages: Vec<u64> = (0..130).map(|n| 0x1234_5000 + n * 0x1000).collect();
-    let give = |input: &mut [u8], pages: &[u64]| {
-        input[7] = 1;
-        input[12..16].copy_from_slice(&(pages.len() as u32).to_be_bytes());
-        for (place, page) in input[16..].chunks_exact_mut(8).zip(pages) {
+#[test]
+fn pages_come_back_as_they_were_lent_and_no_more_are_taken_than_asked_for() {
+    let mut driver = driver();
+    let pages: Vec<u64> = (0..32).map(|n| 0x1234_5000 + n * 0x1000).collect();
+    let give = |pages: &[u64]| {
+        let mut give = input(0x108, 16 + 8 * pages.len());
+        give[7] = 1;
+        give[12..16].copy_from_slice(&(pages.len() as u32).to_be_bytes());
+        for (place, page) in give[16..].chunks_exact_mut(8).zip(pages) {
             place.copy_from_slice(&page.to_be_bytes());
         }
+        give
     };
-    driver.ok(0x108, 16 + 8 * 130, 16, |input| give(input, &pages));
-    assert_eq!(driver.function.live(), [("lent pages", 130)]);
+    assert_eq!(driver.command(&give(&[&pages[..], &[0x1000]].concat()), 16).status, 8, "one too many");
+    assert!(driver.function.live().is_empty());
+    assert_eq!(driver.command(&give(&pages), 16).status, 0);
+    assert_eq!(driver.command(&give(&[0x1000]), 16).status, 8);
+    assert_eq!(driver.function.live(), [("lent pages", 32)]);
     let mut back = vec![];
     for _ in 0..2 {
-        let answer = driver.ok(0x108, 16, 16 + 8 * 100, |input| {
+        let answer = driver.ok(0x108, 16, 16 + 8 * 20, |input| {
             input[7] = 2;
-            input[15] = 100;
+            input[15] = 20;
         });
         let count = u32::from_be_bytes(answer.bytes[8..12].try_into().unwrap()) as usize;
         back.extend(
@@ -154,6 +162,41 @@ fn commands_are_told_of_by_events_from_the_next_one_on() {
     driver.ring_eq(uar, eqn, 18, true);
     assert_eq!(owners(&driver)[..6], [1; 6]);
     assert_eq!(driver.function.take_interrupts().len(), 1);
+}
+
+#[test]
+fn an_event_queue_that_nobody_empties_ends_the_firmware() {
+    let mut driver = driver();
+    let uar = driver.command(&input(0x802, 16), 16).number();
+    driver.event_queue(uar, 0, 1 << 0x0a);
+    let syndrome = |driver: &mut Driver| driver.function.bar_read(0x23d, 1, Duration::ZERO);
+    // As many as it has entries, and as many again that wait.
+    (0..32).for_each(|_| drop(driver.command(&input(0x80d, 16), 16)));
+    assert_eq!(syndrome(&mut driver), 0);
+    driver.command(&input(0x80d, 16), 16);
+    assert_eq!(syndrome(&mut driver), 0x0d);
+    assert!(driver.said.lock().unwrap().iter().any(|line| line == "event queue 1 overflows"));
+}
+
+#[test]
+fn there_can_be_no_more_objects_than_was_announced() {
+    let fabric = Fabric::new(1);
+    let mut base = super::objects::Base::new(&fabric, 1);
+    let id = base.driver.function.device();
+    let uar = base.uar;
+    let eqs = base.driver.function.live().iter().find(|(kind, _)| *kind == "event queues").unwrap().1;
+    for _ in eqs..64 {
+        base.driver.event_queue(uar, 0, 0);
+    }
+    let mut status = |opcode, len| base.driver.command(&input(opcode, len), 16).status;
+    assert_eq!(status(0x301, 0x118), 8, "event queues");
+    for (opcode, make) in
+        [(0x800, softcx::Device::alloc_pd as fn(&mut softcx::Device) -> u32), (0x80e, |d| d.alloc_xrcd())]
+    {
+        let made = fabric.with(id, |device| (0..1 << 16).map(|_| make(device)).collect::<Vec<_>>()).unwrap();
+        assert_eq!(made.len(), 1 << 16);
+        assert_eq!(status(opcode, 16), 8, "{opcode:#x}");
+    }
 }
 
 #[test]

@@ -179,9 +179,10 @@ fn a_message_goes_from_one_guest_to_another() {
     same_psn(&mut a, qp_a.qpn, qp_b.qpn, 2);
     same_psn(&mut b, qp_b.qpn, qp_a.qpn, 1);
 
-    // The receiver: a buffer that crosses from one page to another, registered at an address that is not the guest's.
+    // The receiver: a buffer that crosses from one page to another, registered at an address that is not the guest's. The two come
+    // last of so many that their list takes several blocks of a mailbox.
     let (first, second) = (b.driver.page(), b.driver.page());
-    let key_b = b.key(0x7000_0ff0, 0x20, &[second, first]);
+    let key_b = b.key(0x7000_0ff0 - (128 << 12), (128 << 12) + 0x20, &[&[0x1000; 128][..], &[second, first]].concat());
     let mut receive = [0; 16];
     receive[..4].copy_from_slice(&32_u32.to_be_bytes());
     receive[4..8].copy_from_slice(&key_b.to_be_bytes());
