@@ -1,13 +1,13 @@
 //! Everything that can go wrong with a work request: the right status, exactly one completion each, and never a hang.
 
-use crate::fixture::{Half, Pair, SHORT, Setup, Side, completions, eventually, pass, receives_may_be_late};
+use crate::fixture::{Half, Pair, SHORT, Setup, Side, completions, eventually, impatient, pass, receives_may_be_late};
 use crate::harness::step;
 use crate::target::{Kind, Target};
 use crate::tests;
 use fastrand::Rng;
 use ironverbs::{
-    AccessFlags, AckTimeout, ConnectOptions, Endpoint, Lkey, PostError, QpState, Qpn, RemoteAddr, Rkey, RnrTimer,
-    SendBatch, Sge, Wc, WcStatus, WrFlags,
+    AccessFlags, ConnectOptions, Endpoint, Lkey, PostError, QpState, Qpn, RemoteAddr, Rkey, SendBatch, Sge, Wc,
+    WcStatus, WrFlags,
 };
 use std::thread;
 use std::time::{Duration, Instant};
@@ -89,14 +89,6 @@ impl Mistake {
             _ => &[],
         }
     }
-}
-
-/// Short retries, so that the errors come soon.
-fn impatient(options: &mut ConnectOptions) {
-    options.timeout = AckTimeout::from_code(12).unwrap();
-    options.retry_count = 2;
-    options.rnr_retry = 1;
-    options.min_rnr_timer = RnrTimer::from_code(8).unwrap();
 }
 
 fn setup() -> Setup {

@@ -14,7 +14,7 @@ use fastrand::Rng;
 use ironverbs::{
     AccessFlags, AckTimeout, Any, CompChannel, ConnectOptions, Connected, Context, Cq, Endpoint, GidIndex, Mr, Mtu, Pd,
     PortNum, PostError, PreparedQp, Psn, QKey, Qp, QpBuilder, QpType, Rc, Receives, RecvBatch, RecvHalf, RemoteAddr,
-    SendBatch, SendHalf, Sge, Srq, SrqKind, Uc, Ud, Wc, WcOpcode, WcStatus,
+    RnrTimer, SendBatch, SendHalf, Sge, Srq, SrqKind, Uc, Ud, Wc, WcOpcode, WcStatus,
 };
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -71,6 +71,14 @@ impl Default for Setup {
 /// Long time-outs: in an emulated guest with few processors, a busy test keeps the driver from its work for a while.
 pub fn patient(options: &mut ConnectOptions) {
     options.timeout = AckTimeout::from_code(18).unwrap();
+}
+
+/// Short retries, so that errors come soon.
+pub fn impatient(options: &mut ConnectOptions) {
+    options.timeout = AckTimeout::from_code(12).unwrap();
+    options.retry_count = 2;
+    options.rnr_retry = 1;
+    options.min_rnr_timer = RnrTimer::from_code(8).unwrap();
 }
 
 /// A message waits for its receive for as long as it takes.

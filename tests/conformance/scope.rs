@@ -1,6 +1,6 @@
 //! Scopes: plain borrowed buffers, the program's again when the scope ends, however it ends.
 
-use crate::fixture::{PATIENCE, Pair, SHORT, Setup};
+use crate::fixture::{PATIENCE, Pair, SHORT, Setup, impatient};
 use crate::target::{Target, fast_forward};
 use crate::tests;
 use fastrand::Rng;
@@ -85,7 +85,7 @@ fn writes_and_reads_the_peer(target: &Target) {
 
 /// Nobody sends: the time-out ends the wait, the buffer is the program's again, and the queue pair is in error.
 fn ends_in_time_when_nothing_comes(target: &Target) {
-    let mut pair = Pair::new(target, &Setup::default());
+    let mut pair = Pair::new(target, &Setup { options: impatient, ..Setup::default() });
     let mut buffer = [0; 64];
     let started = Instant::now();
     let a = &mut pair.a;
@@ -190,7 +190,7 @@ fn one_deadline_for_all_waits(target: &Target) {
 }
 
 fn a_panic_in_the_closure_passes_through(target: &Target) {
-    let mut pair = Pair::new(target, &Setup::default());
+    let mut pair = Pair::new(target, &Setup { options: impatient, ..Setup::default() });
     let mut buffer = [0; 64];
     let a = &mut pair.a;
     let caught = catch_unwind(AssertUnwindSafe(|| {
