@@ -17,20 +17,25 @@ mod support;
 mod watches;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use std::any::Any;
 use std::panic::catch_unwind;
 use std::process::ExitCode;
+use std::sync::RwLock;
 use support::{Device, Skip};
 
 type Test = (&'static str, fn(&Device));
 
+/// Tests that mostly wait run so many at a time: the rest of their time is that of two processors in an emulator.
+const AT_ONCE: usize = 3;
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Two processes at a time are enough for a guest with two processors.
-    arguments.test_threads = Some(1);
+    arguments.test_threads = Some(AT_ONCE);
     let device = Device::from_env();
-    let all = [
+    let waiting = [failures::WAITING, over_cm::WAITING, bad_peer::WAITING];
+    // Two processes at a time are enough for a guest with two processors.
+    let alone = [
         against_c::TESTS,
-        bad_peer::TESTS,
         capable::TESTS,
         failures::TESTS,
         hosts::TESTS,
@@ -40,15 +45,21 @@ fn main() -> ExitCode {
         shows::TESTS,
         watches::TESTS,
     ];
-    let trials = all.into_iter().flatten().map(|&(name, test)| trial(name, test, device.clone())).collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    // Those that wait are readers of it.
+    let turn: &'static RwLock<()> = Box::leak(Box::default());
+    let beside = waiting.into_iter().flatten().map(|&test| trial(test, &device, || Box::new(turn.read().unwrap())));
+    let alone = alone.into_iter().flatten().map(|&test| trial(test, &device, || Box::new(turn.write().unwrap())));
+    libtest_mimic::run(&arguments, beside.chain(alone).collect()).exit_code()
 }
 
-fn trial(name: &'static str, test: fn(&Device), device: Option<Device>) -> Trial {
+/// The test, which waits for its turn.
+fn trial((name, test): Test, device: &Option<Device>, turn: impl FnOnce() -> Box<dyn Any> + Send + 'static) -> Trial {
+    let device = device.clone();
     Trial::ignorable_test(name, move || {
         let Some(device) = device else {
             return Ok(Completion::ignored_with("IRONVERBS_TEST_DEVICE names no device to test"));
         };
+        let _turn = turn();
         match catch_unwind(|| test(&device)) {
             Ok(()) => Ok(Completion::Completed),
             Err(payload) => match payload.downcast::<Skip>() {

@@ -10,14 +10,18 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
+/// What lasts longest comes first.
+pub const WAITING: &[Test] = &[
+    ("over_cm::clients_that_come_to_nothing", come_to_nothing),
+    ("over_cm::a_client_at_the_last_moment", last_moment),
+    ("over_cm::nobody_listens", nobody_listens),
+    ("over_cm::the_client_may_be_first", client_first),
+];
+
 pub const TESTS: &[Test] = &[
     ("over_cm::both_ends_tell_the_same", both_ends),
     ("over_cm::commands_and_events_are_traced", is_traced),
     ("over_cm::over_ipv6", over_ipv6),
-    ("over_cm::the_client_may_be_first", client_first),
-    ("over_cm::clients_that_come_to_nothing", come_to_nothing),
-    ("over_cm::a_client_at_the_last_moment", last_moment),
-    ("over_cm::nobody_listens", nobody_listens),
     ("over_cm::addresses_that_lead_to_no_device", no_device),
     ("over_cm::a_port_that_is_taken", taken_port),
     ("over_cm::options_that_say_otherwise", options),
