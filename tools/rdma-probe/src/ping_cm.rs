@@ -17,7 +17,7 @@ use crate::rendezvous::{Rendezvous, is_early, listen};
 use crate::stop::Stop;
 use crate::wait::Deadline;
 use crate::wire::Address;
-use ironverbs::rdma_cm::{Connection, Handshake, Link};
+use ironverbs::rdma_cm::{Connection, Handshake, Link, Listener};
 use ironverbs::{Any, Context, GidIndex, Psn, Qp, Qpn, Rc};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -61,24 +61,27 @@ pub fn ping(
             }
             (None, None) => return Err(Failure::new(Kind::Usage, "--cm has a client and a server")),
         };
-        let Joined { place, presence, parts, connection } = match join(rendezvous, role, machine, args, limit, stop) {
-            Ok(joined) => joined,
-            // Another one may be better.
-            Err(apart) if role == Role::Server && apart.failure.kind == Kind::Peer => {
-                last = Some(apart.failure);
-                continue;
-            }
-            Err(apart) if apart.is_early && !grace.passed() && deadline.left() > REFUSED_PAUSE + searched.elapsed() => {
-                pause(REFUSED_PAUSE, stop)?;
-                last = Some(apart.failure);
-                continue;
-            }
-            // Nobody answered the last call in time; somebody did before.
-            Err(apart) if !apart.is_early && role == Role::Client && deadline.passed() => {
-                return Err(last.unwrap_or(apart.failure));
-            }
-            Err(apart) => return Err(apart.failure),
-        };
+        let Joined { place, presence, parts, connection } =
+            match join(rendezvous, listener.as_ref(), machine, args, limit, stop) {
+                Ok(joined) => joined,
+                // Another one may be better.
+                Err(apart) if role == Role::Server && apart.failure.kind == Kind::Peer => {
+                    last = Some(apart.failure);
+                    continue;
+                }
+                Err(apart)
+                    if apart.is_early && !grace.passed() && deadline.left() > REFUSED_PAUSE + searched.elapsed() =>
+                {
+                    pause(REFUSED_PAUSE, stop)?;
+                    last = Some(apart.failure);
+                    continue;
+                }
+                // Nobody answered the last call in time; somebody did before.
+                Err(apart) if !apart.is_early && role == Role::Client && deadline.passed() => {
+                    return Err(last.unwrap_or(apart.failure));
+                }
+                Err(apart) => return Err(apart.failure),
+            };
         let took = begin.elapsed();
         let (qp, link) = connection.into_parts();
         let report = report.insert(connected(&place, role, &qp, &link, took)?);
@@ -111,19 +114,20 @@ impl From<Failure> for Apart {
     }
 }
 
-/// Makes this end where the peer can be reached, and connects it within `limit`.
+/// Makes this end where the peer can be reached, and connects it within `limit`: a server's, which has a `listener`, or a client's.
 fn join<'a>(
     rendezvous: Rendezvous,
-    role: Role,
+    listener: Option<&Listener>,
     machine: &'a Machine,
     args: &'a Ping,
     limit: Duration,
     stop: &'a Stop,
 ) -> Result<Joined<'a>, Apart> {
+    let role = if listener.is_some() { Role::Server } else { Role::Client };
     let place = place_of(&rendezvous, machine, args, stop)?;
     let presence = Presence::watch(machine.sys().clone(), place.context.info(), stop)?;
     let (parts, qp) = prepare::<Rc>(&place, role, |pd, cq| rendezvous.qp_builder(pd, cq))?;
-    match rendezvous.connect(qp, handshake(args), limit, stop) {
+    match rendezvous.connect(qp, handshake(args), limit, listener, stop) {
         Ok(Ok(connection)) => Ok(Joined { place, presence, parts, connection }),
         Ok(Err(error)) => Err(Apart { is_early: is_early(&error), failure: error.into() }),
         Err(failure) => Err(presence.explain(failure).into()),

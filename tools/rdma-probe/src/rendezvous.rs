@@ -12,7 +12,7 @@ use ironverbs::rdma_cm::{Listener, Reason, RejectReason, Request, Route, Step};
 use ironverbs::{Cq, Errno, Pd, PreparedQp, QpBuilder, Rc};
 use nix::poll::PollFlags;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -91,15 +91,17 @@ impl Rendezvous {
         })
     }
 
-    /// Connects the queue pair, within `limit`.
+    /// Connects the queue pair, within `limit`; a server that has others to serve, within [`PATIENCE`] from when the next of them came
+    /// to `listener`.
     pub fn connect(
         self,
         prepared: PreparedQp<ironverbs::Any, Rc>,
         handshake: Handshake<'static>,
         limit: Duration,
+        listener: Option<&Listener>,
         stop: &Stop,
     ) -> Result<Result<Connection, Error>, Failure> {
-        interruptible(stop, move || match self {
+        interruptible_by(listener.map(|listener| (listener.as_fd(), PATIENCE)), stop, move || match self {
             Self::Client(route) => route.connect(prepared, &handshake, limit),
             Self::Server(request) => request.accept(prepared, &handshake, limit),
         })
@@ -125,9 +127,23 @@ pub fn is_early(error: &Error) -> bool {
     matches!(error, Error::Failed { reason: Reason::Rejected(RejectReason::INVALID_SERVICE_ID), .. })
 }
 
+/// How long a client may take to complete its handshake once another one waits. It takes milliseconds, and seconds if it is lost once;
+/// a client that was stopped, or whose host has gone, would take all the time that there is.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Does what blocks on a thread of its own, so that a signal can end the wait for it. The process ends soon after that, and
 /// the thread with it.
 fn interruptible<T: Send + 'static>(stop: &Stop, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    interruptible_by(None, stop, work)
+}
+
+/// As [`interruptible`]; and so long after the descriptor is readable, it is waited for no longer. The work goes on until its own
+/// deadline, and what comes of it is dropped.
+fn interruptible_by<T: Send + 'static>(
+    other: Option<(BorrowedFd<'_>, Duration)>,
+    stop: &Stop,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
     let failed = |e| Failure::new(Kind::Device, format!("cannot start a thread: {e}"));
     let (ended, end) = UnixStream::pair().map_err(failed)?;
     let thread = std::thread::Builder::new()
@@ -139,7 +155,17 @@ fn interruptible<T: Send + 'static>(stop: &Stop, work: impl FnOnce() -> T + Send
         .map_err(failed)?;
     // The work has a deadline of its own.
     let never = Deadline::after(Duration::from_secs(u32::MAX.into()));
-    match wait((ended.as_fd(), None), PollFlags::POLLIN, &never, stop).map_err(failed)? {
+    let ready = |other, deadline| wait((ended.as_fd(), other), PollFlags::POLLIN, &deadline, stop).map_err(failed);
+    let mut state = ready(other.map(|(fd, _)| fd), never)?;
+    if let (Ready::Yes, Some((_, patience))) = (state, other) {
+        // One of the two, or both.
+        state = ready(None, Deadline::after(patience))?;
+        if state == Ready::TimedOut {
+            let text = format!("a client did not complete its handshake within {patience:?}, while another one waited");
+            return Err(Failure::new(Kind::Peer, text));
+        }
+    }
+    match state {
         Ready::Stopped => Err(Failure::interrupted()),
         Ready::Yes | Ready::TimedOut => thread.join().map_err(|_| failed(std::io::Error::other("it panicked"))),
     }
@@ -169,5 +195,37 @@ impl From<Error> for Failure {
             _ => Kind::Device,
         };
         Self::new(kind, e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    /// A client that says nothing more keeps the next one waiting for so long only; one that does is not hurried, though another waits.
+    #[test]
+    fn a_client_that_hangs_holds_up_the_next_one_no_longer_than_patience_lasts() {
+        let stop = Stop::never().unwrap();
+        let patience = Duration::from_millis(100);
+        let (next, mut client) = UnixStream::pair().unwrap();
+        let (keep, hangs) = mpsc::channel::<()>();
+        let connect = |work: Box<dyn FnOnce() -> u32 + Send>| {
+            interruptible_by(Some((next.as_fd(), patience)), &stop, move || work())
+        };
+        // Nobody else is there.
+        let late = Duration::from_millis(300);
+        assert_eq!(connect(Box::new(move || [std::thread::sleep(late)].len() as u32)), Ok(1));
+        client.write_all(b"x").unwrap();
+        assert_eq!(connect(Box::new(|| 2)), Ok(2));
+        let begin = Instant::now();
+        // Ten seconds at most, should nobody give up.
+        let failure =
+            connect(Box::new(move || hangs.recv_timeout(Duration::from_secs(10)).map_or(3, |()| 4))).unwrap_err();
+        assert_eq!(failure.kind, Kind::Peer, "the server goes on to the next one");
+        assert!(begin.elapsed() >= patience && begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        drop(keep);
     }
 }

@@ -41,9 +41,8 @@ fn wrong_usage_is_2() {
 /// What is told of a name has nothing in it that acts on a terminal, and is one line, whoever gave the name.
 #[test]
 fn names_are_shown_without_what_acts_on_a_terminal() {
-    for args in
-        [&["info", "rxe\u{1b}[2J\n0"][..], &["info", "rxe\u{1b}[2J\n0", "--json"], &["caps", "x\u{9b}2J\u{202e}"]]
-    {
+    let name = "rxe\u{1b}[2J\n\u{9b}\u{202e}0";
+    for args in [&["info", "--sim", name][..], &["info", "--sim", name, "--json"], &["caps", name]] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(3), "{args:?}");
         let text = stderr(&output) + str::from_utf8(&output.stdout).unwrap();
