@@ -142,6 +142,8 @@ const PING_NOTES: &str = concat!(
     "With --check, every byte of every message is verified, in both roles and with either kind of peer; the peer may do\n",
     "without.\n\n",
     "UC and UD do not send again what is lost: one lost message ends the ping with exit code 5.\n\n",
+    "With --transport xsrq, which takes a device with XRC (mlx5), the server sends first, and has one client: an\n",
+    "ibv_xsrq_pingpong there is to be started without --clients.\n\n",
     "Exit codes: 0 success, 2 usage, 3 no device, 4 not permitted, 5 peer, 6 data mismatch, 7 device, 8 output,\n",
     "9 the device was removed, 130 interrupted; see rdma-probe --help.",
 );
@@ -178,9 +180,9 @@ pub struct Ping {
     /// Bytes of a message; k, M and G stand for powers of 1024 [default: 4096; for datagrams 1024]
     #[arg(short, long, value_name = "BYTES", value_parser = size)]
     pub size: Option<u32>,
-    /// Messages each way
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub iters: u64,
+    /// Messages each way [default: 1000; with --transport xsrq 5]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub iters: Option<u64>,
     /// Receives kept posted
     #[arg(short, long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
     pub rx_depth: u32,
@@ -231,6 +233,8 @@ pub enum Transport {
     Ud,
     /// Reliable connections on a shared receive queue, as ibv_srq_pingpong
     Srq,
+    /// Extended reliable connections (XRC) to a shared receive queue, as ibv_xsrq_pingpong
+    Xsrq,
 }
 
 impl Transport {
@@ -241,12 +245,13 @@ impl Transport {
             Self::Uc => "UC",
             Self::Ud => "UD",
             Self::Srq => "RC with SRQ",
+            Self::Xsrq => "XRC",
         }
     }
 
     /// Whether what is lost is sent again.
     pub fn is_reliable(self) -> bool {
-        matches!(self, Self::Rc | Self::Srq)
+        matches!(self, Self::Rc | Self::Srq | Self::Xsrq)
     }
 
     /// Whether a message is one packet.
@@ -258,6 +263,11 @@ impl Transport {
     fn default_size(self) -> u32 {
         if self.is_datagram() { 1024 } else { 4096 }
     }
+
+    /// How often they do.
+    fn default_iters(self) -> u64 {
+        if self == Self::Xsrq { 5 } else { 1000 }
+    }
 }
 
 /// As on the command line, and in the names of the C tools.
@@ -268,6 +278,7 @@ impl fmt::Display for Transport {
             Self::Uc => "uc",
             Self::Ud => "ud",
             Self::Srq => "srq",
+            Self::Xsrq => "xsrq",
         })
     }
 }
@@ -276,6 +287,11 @@ impl Ping {
     /// Bytes of a message.
     pub fn size(&self) -> u32 {
         self.size.unwrap_or_else(|| self.transport.default_size())
+    }
+
+    /// Messages each way.
+    pub fn iters(&self) -> u64 {
+        self.iters.unwrap_or_else(|| self.transport.default_iters())
     }
 
     /// Queue pairs of each end.

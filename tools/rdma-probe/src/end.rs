@@ -1,4 +1,4 @@
-//! One end of a ping-pong between two queue pairs.
+//! One end of a ping-pong in which one message is under way.
 //!
 //! # Safety argument
 //!
@@ -10,11 +10,13 @@
 use crate::buffers::{Buffers, CheckOutcome, Message};
 use crate::engine::{self, Player};
 use crate::failure::{Failure, Kind};
-use crate::link::Link;
+use crate::half::{send_depth, signal_every};
+use crate::line::{Line, post_receives};
 use crate::payload::Role;
+use crate::place::Place;
 use crate::stats::{Latency, LatencySummary};
 use crate::turn::Turn;
-use ironverbs::{Any, CompChannel, Cq, Inline, Notify, PostError, PreparedQp, Qp, RecvBatch, Sge, WrFlags};
+use ironverbs::{Any, CompChannel, Cq, Inline, Notify, QpType, RecvBatch, Sge, WrFlags};
 use std::thread::yield_now;
 use std::time::Instant;
 
@@ -22,10 +24,9 @@ const RECV: u64 = 1;
 const SEND: u64 = 2;
 
 /// One end of a ping-pong, connected.
-pub struct End<L: Link> {
+pub struct End<L: Line> {
     role: Role,
-    qp: Qp<Any, L>,
-    peer: L::Peer,
+    line: L,
     cq: Cq,
     channel: Option<CompChannel>,
     armed: bool,
@@ -38,9 +39,9 @@ pub struct End<L: Link> {
     last_arrival: Option<Instant>,
 }
 
-/// What an end is made of, besides its queue pair.
+/// What an end is made of, besides what it sends and receives by.
 pub struct Parts {
-    /// Sends first, or answers.
+    /// Sends first as a client, or answers.
     pub role: Role,
     /// Where all its completions go.
     pub cq: Cq,
@@ -57,17 +58,37 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Posts the first receives. To be done before the peer knows of the queue pair.
-    pub fn post_first_receives<L: Link>(&mut self, qp: &mut PreparedQp<Any, L>) -> Result<(), Failure> {
+    /// Makes them, for messages that arrive with `header` bytes in front.
+    pub fn new(place: &Place<'_>, role: Role, header: u32) -> Result<Self, Failure> {
+        let Place { args, context, pd, .. } = place;
+        let send_depth = send_depth(args);
+        place.check_rx_depth(send_depth)?;
+        let buffers = Buffers::new(pd, role, (args, place.stop), header)?;
+        let channel = if args.events { Some(context.create_comp_channel()?) } else { None };
+        // If the peer goes, all sends and all receives complete before any is polled.
+        let mut cq = context.cq_builder(args.rx_depth.saturating_add(send_depth));
+        if let Some(channel) = &channel {
+            cq = cq.channel(channel);
+        }
+        let cq = cq.build()?;
+        let turn = Turn::new(args.iters(), args.rx_depth, signal_every(args), role == Role::Client);
+        let is_software_device = place.is_software_device();
+        Ok(Self { role, cq, channel, buffers, size: args.size(), is_software_device, turn })
+    }
+
+    /// Posts the first receives. To be done before the peer knows of this end.
+    pub fn post_first_receives<T: QpType>(&mut self, batch: RecvBatch<'_, Any, T>) -> Result<(), Failure> {
         let sge = self.buffers.receive_sge()?;
-        post_receives(qp.recv_batch(), self.turn.receives_due(), sge)?;
+        // SAFETY: `sge` names the whole receive buffer of the end. It stays registered until the end is dropped, and only volatile
+        // copies look at its bytes (see the module).
+        unsafe { post_receives(batch, RECV, sge, self.turn.receives_due()) }?;
         self.turn.receives_posted();
         Ok(())
     }
 
-    /// Adds the connected queue pair, and what it needs to know of its peer.
-    pub fn connected<L: Link>(mut self, qp: Qp<Any, L>, peer: L::Peer) -> Result<End<L>, Failure> {
-        if self.size <= qp.cap().max_inline_data {
+    /// Adds what it sends and receives by, connected.
+    pub fn connected<L: Line>(mut self, line: L) -> Result<End<L>, Failure> {
+        if self.size <= line.max_inline_bytes() {
             self.buffers.send_inline();
         }
         let receive_sge = self.buffers.receive_sge()?;
@@ -75,8 +96,7 @@ impl Parts {
         let yields_after_send = is_software_device && channel.is_none();
         Ok(End {
             role,
-            qp,
-            peer,
+            line,
             cq,
             channel,
             armed: false,
@@ -91,16 +111,7 @@ impl Parts {
     }
 }
 
-fn post_receives<L: Link>(mut batch: RecvBatch<'_, Any, L>, count: u32, sge: Sge) -> Result<(), PostError> {
-    for _ in 0..count {
-        batch.recv(RECV, &[sge])?;
-    }
-    // SAFETY: `sge` names the whole receive buffer of the end that owns the queue pair. It stays registered until the end
-    // is dropped, and only volatile copies look at its bytes (see the module).
-    unsafe { batch.submit() }
-}
-
-impl<L: Link> End<L> {
+impl<L: Line> End<L> {
     /// Handles the completions that are there, and sends if it is this end's turn. False if there was nothing to do.
     #[inline]
     fn advance(&mut self) -> Result<bool, Failure> {
@@ -164,30 +175,33 @@ impl<L: Link> End<L> {
 
     #[inline]
     fn post_send(&mut self) -> Result<(), Failure> {
-        let mut batch = self.qp.send_batch();
         let flags = if self.turn.send_is_signaled() { WrFlags::SIGNALED } else { WrFlags::NONE };
-        match self.buffers.message(self.turn.sends_posted())? {
-            Message::Registered(sge) => L::send(&mut batch, &self.peer, SEND, flags, (&[sge]).into())?,
-            Message::Inline(bytes) => L::send(&mut batch, &self.peer, SEND, flags, Inline(bytes).into())?,
-        }
+        let message = self.buffers.message(self.turn.sends_posted())?;
         // SAFETY: a registered message lies in a buffer of this end, which stays registered until the end is dropped, and
         // only volatile copies look at its bytes (see the module).
-        unsafe { batch.submit() }?;
+        unsafe {
+            match message {
+                Message::Registered(sge) => self.line.send(SEND, flags, (&[sge]).into()),
+                Message::Inline(bytes) => self.line.send(SEND, flags, Inline(bytes).into()),
+            }
+        }?;
         self.turn.send_posted();
         Ok(())
     }
 
     fn post_receives(&mut self) -> Result<(), Failure> {
-        post_receives(self.qp.recv_batch(), self.turn.receives_due(), self.receive_sge)?;
+        // SAFETY: this names the whole receive buffer of this end, which stays registered until the end is dropped, and only
+        // volatile copies look at its bytes (see the module).
+        unsafe { self.line.receive(RECV, self.receive_sge, self.turn.receives_due()) }?;
         self.turn.receives_posted();
         Ok(())
     }
 }
 
-impl<L: Link> Player for End<L> {
+impl<L: Line> Player for End<L> {
     fn begin(&mut self, now: Instant) {
-        // A server's first message would tell how late the client came.
-        self.last_arrival = (self.role == Role::Client).then_some(now);
+        // The first message would tell how late the peer came, unless it answers one of this end's at once.
+        self.last_arrival = (self.role == Role::Client && L::PEER_IS_READY).then_some(now);
     }
 
     #[inline]

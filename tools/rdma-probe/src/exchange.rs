@@ -11,24 +11,28 @@
 //!   moves its queue pair
 //! ```
 //!
-//! With a shared receive queue, each side sends 256 records instead of one; those beyond its queue pairs are zero.
+//! With a shared receive queue, each side sends 256 records instead of one; those beyond its queue pairs are zero. With one of
+//! XRC, the client says nothing more after the server's record, the connection stays, and they take leave of each other when
+//! the ping is over.
 //!
 //! The C tools read a record with one `read()` and take nothing but all of it, so a record is sent in one `write()`.
 //! This side reads in a loop, and every step has a deadline.
 
 mod callers;
 mod error;
+mod farewell;
 mod tcp;
 #[cfg(test)]
 mod tests;
 
 pub use callers::{Aside, Listener};
 pub use error::ExchangeError;
+pub use farewell::Farewell;
 pub use tcp::{REFUSED_PAUSE, is_called, is_own_shortage, pause, refused_grace, resolve};
 
 use crate::stop::Stop;
 use crate::wait::Deadline;
-use crate::wire::{self, Address, DONE, RECORD_LEN, RecordError};
+use crate::wire::{self, Address, DONE, Record, RecordError};
 use nix::poll::PollFlags;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -73,36 +77,47 @@ impl<'a> Conversation<'a> {
         self.stream.local_addr().map_err(ExchangeError::Wait)
     }
 
-    /// The client's part: sends `local`, returns as many addresses of the server.
-    pub fn client(mut self, local: &[Address]) -> Result<Vec<Address>> {
-        self.send(&wire::encode_all(local))?;
-        let remote = self.receive_records(local.len(), "what the server sends")?;
-        self.send(DONE)?;
-        Ok(remote)
+    /// The client's part: sends `local`, returns as many addresses of the server; and what is left, if they go on talking.
+    pub fn client(mut self, record: Record, local: &[Address]) -> Result<(Vec<Address>, Option<Farewell<'a>>)> {
+        self.send(&record.encode(local))?;
+        let remote = self.receive_records(record, local.len(), "what the server sends")?;
+        let farewell = match record {
+            Record::Plain => {
+                self.send(DONE)?;
+                None
+            }
+            Record::Xrc => Some(Farewell(self)),
+        };
+        Ok((remote, farewell))
     }
 
-    /// The second half of the server's part: answers with `local`, and waits until the client has it.
-    pub fn server_answer(mut self, local: &[Address]) -> Result<()> {
-        self.send(&wire::encode_all(local))?;
-        let mut done = [0; DONE.len()];
-        self.receive(&mut done, "\"done\\0\"", |_| Ok(()))?;
-        if &done != DONE {
-            return Err(ExchangeError::NotDone { peer: self.peer, excerpt: wire::excerpt(&done) });
+    /// The second half of the server's part: answers with `local`, and waits until the client has it, if it tells that.
+    /// Returns what is left, if they go on talking.
+    pub fn server_answer(mut self, record: Record, local: &[Address]) -> Result<Option<Farewell<'a>>> {
+        self.send(&record.encode(local))?;
+        if record == Record::Xrc {
+            return Ok(Some(Farewell(self)));
         }
-        Ok(())
+        let mut done = [0; DONE.len()];
+        self.receive(&mut done, error::DONE_WORD, |_| Ok(()))?;
+        match &done == DONE {
+            true => Ok(None),
+            false => {
+                let (peer, excerpt) = (self.peer, wire::excerpt(&done));
+                Err(ExchangeError::Unexpected { peer, excerpt, due: error::DONE_WORD })
+            }
+        }
     }
 
-    fn receive_records(&mut self, count: usize, what: &'static str) -> Result<Vec<Address>> {
-        let mut records = vec![0; count * RECORD_LEN];
-        self.receive(&mut records, what, wire::check_records)?;
-        self.addresses(&records)
+    fn receive_records(&mut self, record: Record, count: usize, what: &'static str) -> Result<Vec<Address>> {
+        let mut records = vec![0; count * record.bytes()];
+        self.receive(&mut records, what, |records| record.check(records))?;
+        self.addresses(record, &records)
     }
 
     /// Takes records apart.
-    fn addresses(&self, records: &[u8]) -> Result<Vec<Address>> {
-        let (records, _) = records.as_chunks::<RECORD_LEN>();
-        let garbage = |record: &[u8], source| ExchangeError::garbage(self.peer, record, source);
-        records.iter().map(|record| Address::decode(record).map_err(|source| garbage(record, source))).collect()
+    fn addresses(&self, record: Record, records: &[u8]) -> Result<Vec<Address>> {
+        record.decode(records).map_err(|source| ExchangeError::garbage(self.peer, records, source))
     }
 
     /// Fills `buf`. `check` sees everything that has come so far, so that a wrong beginning need not be waited out.

@@ -1,15 +1,16 @@
 //! One side of a ping that is not connected yet, with its receives posted.
 
-use crate::buffers::Buffers;
+use crate::args::Ping;
 use crate::end::{End, Parts};
 use crate::engine::Player;
 use crate::failure::Failure;
+use crate::line::QpLine;
 use crate::link::Link;
 use crate::payload::Role;
 use crate::place::Place;
 use crate::reach::Reach;
 use crate::turn::Turn;
-use crate::wire::Address;
+use crate::wire::{Address, Record};
 use ironverbs::{Any, Cq, Endpoint, GidChoice, GidIndex, Pd, PreparedQp, QpBuilder, QpType};
 
 /// Sends for each completion of a send, where completions are polled for.
@@ -20,7 +21,10 @@ pub trait Half: Sized {
     /// The same side, connected.
     type End: Player;
 
-    /// How many addresses each side sends to the other.
+    /// In which records each side tells its addresses to the other.
+    const RECORD: Record = Record::Plain;
+
+    /// How many addresses that are.
     const RECORDS: usize;
 
     /// Makes it.
@@ -44,7 +48,7 @@ pub struct OneQp<L: Link> {
 }
 
 impl<L: Link> Half for OneQp<L> {
-    type End = End<L>;
+    type End = End<QpLine<L>>;
     const RECORDS: usize = 1;
 
     fn new(place: &Place<'_>, role: Role, reach: Reach) -> Result<Self, Failure> {
@@ -60,11 +64,11 @@ impl<L: Link> Half for OneQp<L> {
         self.reach.gid(self.qp.gid_index(), self.qp.gid_choice())
     }
 
-    fn connect(self, place: &Place<'_>, remote: &[Address]) -> Result<End<L>, Failure> {
+    fn connect(self, place: &Place<'_>, remote: &[Address]) -> Result<End<QpLine<L>>, Failure> {
         let [remote] = remote else { return Err(Failure::new(crate::failure::Kind::Peer, "the peer sent no address")) };
         place.check_gids(self.qp.endpoint().gid, remote)?;
         let (qp, peer) = L::connect(self.qp, place, &self.reach.used(*remote))?;
-        self.parts.connected(qp, peer)
+        self.parts.connected(QpLine::new(qp, peer))
     }
 }
 
@@ -74,34 +78,29 @@ pub fn prepare<L: Link>(
     role: Role,
     builder: impl for<'a> FnOnce(&'a Pd, &'a Cq) -> Result<QpBuilder<'a, Any, L>, Failure>,
 ) -> Result<(Parts, PreparedQp<Any, L>), Failure> {
-    let Place { args, context, pd, .. } = place;
-    let size = args.size();
-    // Completions wake this end up when it sleeps; the one of its own send comes while the peer is at work.
-    let signal_every = if args.events { 1 } else { SIGNAL_EVERY };
-    let send_depth = Turn::send_depth(signal_every);
-    place.check_rx_depth(send_depth)?;
-    let buffers = Buffers::new(pd, role, (args, place.stop), L::HEADER_BYTES)?;
-    let channel = if args.events { Some(context.create_comp_channel()?) } else { None };
-    // If the peer goes, all sends and all receives complete before any is polled.
-    let mut cq = context.cq_builder(args.rx_depth.saturating_add(send_depth));
-    if let Some(channel) = &channel {
-        cq = cq.channel(channel);
-    }
-    let cq = cq.build()?;
-    let mut qp = builder(pd, &cq)?
-        .max_send_wr(send_depth)
-        .max_recv_wr(args.rx_depth)
+    let mut parts = Parts::new(place, role, L::HEADER_BYTES)?;
+    let mut qp = builder(&place.pd, &parts.cq)?
+        .max_send_wr(send_depth(place.args))
+        .max_recv_wr(place.args.rx_depth)
         .max_inline_bytes(place.inline_bytes())
         .build()?;
-    let turn = Turn::new(args.iters, args.rx_depth, signal_every, role == Role::Client);
-    let is_software_device = place.is_software_device();
-    let mut parts = Parts { role, cq, channel, buffers, size, is_software_device, turn };
-    parts.post_first_receives(&mut qp)?;
+    parts.post_first_receives(qp.recv_batch())?;
     Ok((parts, qp))
+}
+
+/// How many sends ask for one completion.
+pub fn signal_every(args: &Ping) -> u32 {
+    // Completions wake this end up when it sleeps; the one of its own send comes while the peer is at work.
+    if args.events { 1 } else { SIGNAL_EVERY }
+}
+
+/// How many sends an end has under way at most.
+pub fn send_depth(args: &Ping) -> u32 {
+    Turn::send_depth(signal_every(args))
 }
 
 /// What the peer is told of a queue pair.
 pub fn address<T: QpType>(qp: &PreparedQp<Any, T>) -> Address {
     let Endpoint { lid, qpn, psn, gid, .. } = qp.endpoint();
-    Address { lid, qpn, psn, gid: gid.unwrap_or_default() }
+    Address { lid, qpn, psn, gid: gid.unwrap_or_default(), xrc: None }
 }

@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::wire::Address;
 use ironverbs::{
-    AddressHandle, Any, Connected, Cq, Endpoint, Error, Path, Payload, Pd, PostError, PreparedQp, QKey, Qp, QpBuilder,
-    Qpn, Rc, Receives, SendBatch, Uc, Ud, WrFlags,
+    AddressHandle, Any, Connectable, Cq, Endpoint, Error, Path, Payload, Pd, PostError, PreparedQp, QKey, Qp,
+    QpBuilder, Qpn, Rc, Receives, SendBatch, Uc, Ud, WrFlags,
 };
 use std::net::Ipv6Addr;
 
@@ -91,12 +91,12 @@ impl Link for Ud {
         place: &Place<'_>,
         remote: &Address,
     ) -> Result<(Qp<Any, Self>, Self::Peer), Failure> {
-        let global = qp.gid_index().zip(endpoint(remote).gid);
+        let global = qp.gid_index().zip(remote.endpoint().gid);
         let grh = global.and_then(|(index, gid)| Path::to_gid(place.port_num, index, gid).grh);
         let path =
             Path { port: place.port_num, dlid: remote.lid, sl: place.args.sl, static_rate: Default::default(), grh };
-        let ah = place.pd.create_ah(&path).map_err(|e| cannot_reach(e, remote))?;
-        let qp = qp.activate().map_err(|e| cannot_reach(e.error, remote))?;
+        let ah = place.pd.create_ah(&path).map_err(|e| remote.cannot_be_reached(e))?;
+        let qp = qp.activate().map_err(|e| remote.cannot_be_reached(e.error))?;
         Ok((qp, (ah, remote.qpn)))
     }
 
@@ -113,29 +113,25 @@ impl Link for Ud {
 }
 
 /// Connects one queue pair to one other.
-pub fn connect<T: Connected>(
+pub fn connect<T: Connectable>(
     qp: PreparedQp<Any, T>,
     place: &Place<'_>,
     remote: &Address,
 ) -> Result<Qp<Any, T>, Failure> {
-    let options = place.connect_options(&qp);
-    qp.connect_with(&endpoint(remote), &options).map_err(|e| cannot_reach(e.error, remote))
+    let options = place.connect_options(qp.connect_options());
+    qp.connect_with(&remote.endpoint(), &options).map_err(|e| remote.cannot_be_reached(e.error))
 }
 
-fn endpoint(remote: &Address) -> Endpoint {
-    Endpoint {
-        lid: remote.lid,
-        qpn: remote.qpn,
-        psn: remote.psn,
-        gid: (!remote.gid.is_zero()).then_some(remote.gid),
-        mtu: None,
+impl Address {
+    /// As the library takes it.
+    pub fn endpoint(&self) -> Endpoint {
+        let Self { lid, qpn, psn, gid, xrc: _ } = *self;
+        Endpoint { lid, qpn, psn, gid: (!gid.is_zero()).then_some(gid), mtu: None }
     }
-}
 
-fn cannot_reach(error: Error, remote: &Address) -> Failure {
-    Failure::from(error).during(format_args!(
-        "cannot connect to QPN {} at {}",
-        remote.qpn,
-        Ipv6Addr::from(remote.gid.0)
-    ))
+    /// Nothing connects to it.
+    pub fn cannot_be_reached(&self, error: Error) -> Failure {
+        let (qpn, ip) = (self.qpn, Ipv6Addr::from(self.gid.0));
+        Failure::from(error).during(format_args!("cannot connect to QPN {qpn} at {ip}"))
+    }
 }

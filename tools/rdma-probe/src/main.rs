@@ -15,6 +15,7 @@ mod gids;
 mod half;
 mod host;
 mod info;
+mod line;
 mod link;
 mod list;
 mod machine;
@@ -42,6 +43,7 @@ mod wait;
 mod watch;
 mod watch_line;
 mod wire;
+mod xsrq;
 
 #[cfg(test)]
 mod schema;

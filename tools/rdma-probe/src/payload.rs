@@ -4,6 +4,9 @@
 //! its own `-c`. Its buffer starts as 0x7b everywhere; with `-c`, its client puts zero at the start of every page before
 //! the first message, and its server looks, after the last message, whether the start of every page is zero.
 //!
+//! `ibv_xsrq_pingpong` does the same, but its buffer starts as zeros, it looks at nothing, and its server sends first: there,
+//! the server is the client of what follows.
+//!
 //! So each message is different, and each is checked completely:
 //!
 //! | this end | peer | what must arrive |
@@ -127,7 +130,7 @@ impl Check {
     /// Which peer the first message is from. A wrong message is blamed on the peer that it is nearest to.
     fn recognise(&mut self, round: u64, found: &[u8]) -> Result<(), Mismatch> {
         let mut nearest: Option<(Peer, Mismatch)> = None;
-        for (peer, first) in [(Peer::Makes, First::Made), (Peer::Echoes, First::Filled), (Peer::Echoes, First::Paged)] {
+        for (peer, first) in FIRST {
             self.expect_first(first, round);
             match compare(round, &self.expected, found) {
                 Ok(()) => {
@@ -156,9 +159,18 @@ impl Check {
             (_, Role::Client) => message(role, round, rounds, &mut self.expected),
             (First::Filled, Role::Server) => self.expected.fill(C_FILL),
             (First::Paged, Role::Server) => initial_echo_buffer(&mut self.expected),
+            (First::Zeroed, Role::Server) => self.expected.fill(0),
         }
     }
 }
+
+/// Whose first message may be what.
+const FIRST: [(Peer, First); 4] = [
+    (Peer::Makes, First::Made),
+    (Peer::Echoes, First::Filled),
+    (Peer::Echoes, First::Paged),
+    (Peer::Echoes, First::Zeroed),
+];
 
 /// What the first message of a peer may be.
 #[derive(Clone, Copy)]
@@ -169,6 +181,8 @@ enum First {
     Filled,
     /// The same after the client's `-c`.
     Paged,
+    /// The buffer of `ibv_xsrq_pingpong`.
+    Zeroed,
 }
 
 /// Makes and checks messages that are all alike. The client chooses which: one of ours a message with different bytes
@@ -348,6 +362,20 @@ mod tests {
                 }
                 assert_eq!((check.peer(), check.checked), (Peer::Echoes, ROUNDS));
             }
+        }
+    }
+
+    /// The server of `ibv_xsrq_pingpong` sends first, from a buffer of zeros.
+    #[test]
+    fn a_checking_client_against_a_c_server_of_xrc() {
+        for size in SIZES {
+            let mut check = Check::new(Role::Server, size, ROUNDS);
+            let mut buffer = vec![0; size];
+            for round in 0..ROUNDS {
+                assert_eq!(check.check(round, &buffer), Ok(()));
+                check.make(round, &mut buffer);
+            }
+            assert_eq!((check.peer(), check.checked), (Peer::Echoes, ROUNDS));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::args::{ENDLESS_RNR_RETRIES, Ping, Transport};
 use crate::engine::{self, Player};
-use crate::exchange::{Aside, Conversation, ExchangeError, Limits, Listener};
+use crate::exchange::{Aside, Conversation, ExchangeError, Farewell, Limits, Listener};
 use crate::failure::{Failure, Kind};
 use crate::half::{Half, OneQp};
 use crate::machine::Machine;
@@ -13,12 +13,13 @@ use crate::ping_report::{CheckReport, PingAddress, PingReport, PingRole};
 use crate::place::Place;
 use crate::presence::Presence;
 use crate::reach::Reach;
-use crate::sim::{Meeting, meet};
+use crate::sim::{Meeting, Sim, meet};
 use crate::srq::SrqHalf;
 use crate::stats::Rate;
 use crate::stop::Stop;
 use crate::wait::{Deadline, wait};
 use crate::wire::Address;
+use crate::xsrq::XsrqHalf;
 use ironverbs::{AddressFamily, DeviceInfo, GidChoice, GidIndex, GidWant, Rc, Uc, Ud};
 use nix::poll::PollFlags;
 use std::net::{IpAddr, SocketAddr};
@@ -52,6 +53,7 @@ pub fn ping(
             Transport::Uc => run.run::<OneQp<Uc>>(listener),
             Transport::Ud => run.run::<OneQp<Ud>>(listener),
             Transport::Srq => run.run::<SrqHalf>(listener),
+            Transport::Xsrq => run.run::<XsrqHalf>(listener),
         };
         result.map_err(|failure| presence.explain(failure))
     })();
@@ -89,10 +91,11 @@ impl Run<'_> {
         let report = report.insert(report_of(place, PingRole::Client, half.gid(), &half.addresses()));
         report.peer_tcp = Some(peer.to_string());
         show_local(output, report, &half)?;
-        let remote = conversation.client(&padded::<H>(half.addresses())).map_err(|e| broken_off(e, place))?;
+        let local = padded::<H>(half.addresses());
+        let (remote, farewell) = conversation.client(H::RECORD, &local).map_err(|e| broken_off(e, place))?;
         show_remote(output, report, &remote)?;
-        let mut ends = [half.connect(place, &remote)?];
-        measure(&mut ends, place, output, report, None)
+        let end = half.connect(place, &remote)?;
+        measure_and_part(end, place, output, report, (Role::Client, farewell))
     }
 
     fn server<H: Half>(self, listener: Listener) -> Result<(), Failure> {
@@ -105,7 +108,7 @@ impl Run<'_> {
         show_local(output, report, &half)?;
         output.text(format_args!("  waiting for a client on TCP {}\n", listener.local()))?;
         let aside = meeting.as_mut().map(|meeting| meeting as &mut dyn Aside);
-        let client = listener.client(H::RECORDS, limits(args), place.stop, aside);
+        let client = listener.client((H::RECORDS, H::RECORD), limits(args), place.stop, aside);
         let (conversation, remote) = client.map_err(|e| broken_off(e, place))?;
         report.peer_tcp = Some(conversation.peer().to_string());
         if let (Some(sim), Some(meeting)) = (place.machine.sim(), meeting) {
@@ -122,9 +125,9 @@ impl Run<'_> {
         }
         show_remote(output, report, &remote)?;
         let local = padded::<H>(half.addresses());
-        let mut ends = [half.connect(place, &remote)?];
-        conversation.server_answer(&local)?;
-        measure(&mut ends, place, output, report, None)
+        let end = half.connect(place, &remote)?;
+        let farewell = conversation.server_answer(H::RECORD, &local)?;
+        measure_and_part(end, place, output, report, (Role::Server, farewell))
     }
 
     fn loopback<H: Half>(self) -> Result<(), Failure> {
@@ -149,6 +152,22 @@ fn padded<H: Half>(mut addresses: Vec<Address>) -> Vec<Address> {
 /// How long a server of a shared receive queue still acknowledges messages. A client has one under way for each queue pair,
 /// and `ibv_srq_pingpong` fails on those that nobody takes, if it finds out before it has seen its last answer.
 const STRAGGLERS: Duration = Duration::from_millis(500);
+
+/// Runs this end, and completes the report; then it takes leave of the peer, if they still talk.
+fn measure_and_part<P: Player>(
+    end: P,
+    place: &Place<'_>,
+    output: &mut Output,
+    report: &mut PingReport,
+    (role, farewell): (Role, Option<Farewell<'_>>),
+) -> Result<(), Failure> {
+    let mut ends = [end];
+    let Some(farewell) = farewell else { return measure(&mut ends, place, output, report, None) };
+    measure(&mut ends, place, output, report, Some(&|| farewell.has_begun()))?;
+    // The queue pairs stay until then, and so does what a simulated device does for them.
+    let _engine = place.machine.sim().map(Sim::run);
+    Ok(farewell.exchange(role)?)
+}
 
 /// Runs the ends, and completes the report. `left` says whether the peer has ended the connection, where something tells that.
 pub fn measure<P: Player>(
@@ -239,7 +258,7 @@ pub fn report_of(
         mtu_bytes: mtu.bytes(),
         service_level: args.sl,
         size_bytes: args.size(),
-        iterations: args.iters,
+        iterations: args.iters(),
         rx_depth: args.rx_depth,
         queue_pairs: addresses.len() as u32,
         events: args.events,

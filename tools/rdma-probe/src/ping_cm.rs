@@ -6,6 +6,7 @@ use crate::engine::LEFT as ENDED;
 use crate::exchange::{REFUSED_PAUSE, pause, refused_grace};
 use crate::failure::{Failure, Kind};
 use crate::half::prepare;
+use crate::line::QpLine;
 use crate::machine::Machine;
 use crate::output::Output;
 use crate::payload::Role;
@@ -86,7 +87,7 @@ pub fn ping(
         let (qp, link) = connection.into_parts();
         let report = report.insert(connected(&place, role, &qp, &link, took)?);
         show(output, report)?;
-        let mut ends = [parts.connected(qp, ())?];
+        let mut ends = [parts.connected(QpLine::new(qp, ()))?];
         let left = || matches!(link.wait_end(Duration::ZERO), Ok(Some(_)));
         return measure(&mut ends, &place, output, report, Some(&left))
             .map_err(|failure| presence.explain(explain_end(failure, &link)));
@@ -173,12 +174,14 @@ fn connected(
         qpn: qp.qpn(),
         psn: Psn::new(attr.sq_psn).unwrap_or_default(),
         gid: gids.local.gid,
+        xrc: None,
     };
     let remote = Address {
         lid: attr.dest.dlid,
         qpn: Qpn::new(attr.dest_qp_num).unwrap_or_default(),
         psn: Psn::new(attr.rq_psn).unwrap_or_default(),
         gid: gids.peer.gid,
+        xrc: None,
     };
     let index = attr.dest.is_global.then_some(GidIndex(attr.dest.sgid_index));
     let role = if role == Role::Client { PingRole::Client } else { PingRole::Server };

@@ -37,7 +37,7 @@ pub struct PingReport {
     pub iterations: u64,
     /// Receives kept posted.
     pub rx_depth: u32,
-    /// Queue pairs of each end.
+    /// Queue pairs of each end; with --transport xsrq there is another one for the other direction.
     pub queue_pairs: u32,
     /// Whether completions were slept for, and not polled for.
     pub events: bool,
@@ -82,8 +82,12 @@ pub enum PingRole {
 pub struct PingAddress {
     /// Local identifier of the port; 0 on Ethernet.
     pub lid: u16,
-    /// Queue pair number.
+    /// Queue pair number; with --transport xsrq, of the one that receives.
     pub qpn: u32,
+    /// Number of the queue pair that sends; none but with --transport xsrq.
+    pub send_qpn: Option<u32>,
+    /// Number of the shared receive queue; none but with --transport xsrq.
+    pub srqn: Option<u32>,
     /// First packet sequence number.
     pub psn: u32,
     /// Global identifier, as an IPv6 address.
@@ -126,14 +130,27 @@ impl CheckReport {
 
 impl From<&Address> for PingAddress {
     fn from(a: &Address) -> Self {
-        Self { lid: a.lid.0, qpn: a.qpn.get(), psn: a.psn.get(), gid: Ipv6Addr::from(a.gid.0).to_string() }
+        Self {
+            lid: a.lid.0,
+            qpn: a.qpn.get(),
+            send_qpn: a.xrc.map(|xrc| xrc.send_qpn.get()),
+            srqn: a.xrc.map(|xrc| xrc.srqn.get()),
+            psn: a.psn.get(),
+            gid: Ipv6Addr::from(a.gid.0).to_string(),
+        }
     }
 }
 
 impl fmt::Display for PingAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lid, qpn, psn, gid } = self;
-        write!(f, "LID {lid:#06x}, QPN {qpn:#08x}, PSN {psn:#08x}, GID {gid}")
+        let Self { lid, qpn, send_qpn, srqn, psn, gid } = self;
+        match (send_qpn, srqn) {
+            (Some(send), Some(srqn)) => write!(
+                f,
+                "LID {lid:#06x}, QPN RECV {qpn:#08x} SEND {send:#08x}, PSN {psn:#08x}, SRQN {srqn:#08x}, GID {gid}"
+            ),
+            _ => write!(f, "LID {lid:#06x}, QPN {qpn:#08x}, PSN {psn:#08x}, GID {gid}"),
+        }
     }
 }
 
@@ -175,20 +192,26 @@ impl fmt::Display for PingReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ironverbs::{Gid, Lid, Psn, Qpn};
+    use crate::wire::XrcNumbers;
+    use ironverbs::{Gid, Lid, Psn, Qpn, Srqn};
     use std::time::Duration;
 
     #[test]
     fn addresses_look_as_in_ibv_rc_pingpong() {
         let gid = Gid::from("10.9.9.1".parse::<std::net::IpAddr>().unwrap());
-        let a = Address { lid: Lid(1), qpn: Qpn::new(0x11).unwrap(), psn: Psn::new(0xabcdef).unwrap(), gid };
+        let (qpn, psn) = (Qpn::new(0x11).unwrap(), Psn::new(0xabcdef).unwrap());
+        let mut a = Address { lid: Lid(1), qpn, psn, gid, xrc: None };
         let text = PingAddress::from(&a).to_string();
         assert_eq!(text, "LID 0x0001, QPN 0x000011, PSN 0xabcdef, GID ::ffff:10.9.9.1");
+        a.xrc = Some(XrcNumbers { send_qpn: Qpn::new(0x12).unwrap(), srqn: Srqn::new(7).unwrap() });
+        let text = PingAddress::from(&a).to_string();
+        let expected = "LID 0x0001, QPN RECV 0x000011 SEND 0x000012, PSN 0xabcdef, SRQN 0x000007, GID ::ffff:10.9.9.1";
+        assert_eq!(text, expected);
     }
 
     #[test]
     fn the_measurement_in_text() {
-        let address = PingAddress { lid: 0, qpn: 1, psn: 2, gid: "::1".into() };
+        let address = PingAddress { lid: 0, qpn: 1, send_qpn: None, srqn: None, psn: 2, gid: "::1".into() };
         let latency =
             LatencySummary { samples: 500, min_ns: 400_000, median_ns: 450_000, p99_ns: 700_000, max_ns: 1_234_567 };
         let mut report = PingReport {

@@ -3,14 +3,13 @@
 use crate::args::Ping;
 use crate::choose;
 use crate::failure::{Failure, Kind};
-use crate::link::Link;
 use crate::machine::Machine;
 use crate::reach::Reach;
 use crate::stop::Stop;
 use crate::wire::Address;
 use ironverbs::{
-    AckTimeout, AddressFamily, Any, ConnectOptions, Connected, Context, DeviceInfo, DriverId, Gid, GidIndex, Lid,
-    LinkLayer, Mtu, Pd, PortAttr, PortNum, PortState, PreparedQp, QpBuilder,
+    AckTimeout, AddressFamily, Any, ConnectOptions, Context, DeviceInfo, DriverId, Gid, GidIndex, Lid, LinkLayer, Mtu,
+    Pd, PortAttr, PortNum, PortState, QpBuilder, QpType,
 };
 
 /// Longest message that is copied into its work request, where the device can do that. Longer ones gain nothing by it.
@@ -111,7 +110,7 @@ impl<'a> Place<'a> {
     }
 
     /// Adds the port, and the GID that was asked for, or what is known of the peer's.
-    pub fn aim<'b, L: Link>(&self, mut qp: QpBuilder<'b, Any, L>, reach: Reach) -> QpBuilder<'b, Any, L> {
+    pub fn aim<'b, T: QpType>(&self, mut qp: QpBuilder<'b, Any, T>, reach: Reach) -> QpBuilder<'b, Any, T> {
         qp = qp.port(self.port_num);
         match (self.args.gid_index, reach) {
             (Some(index), _) => qp.gid_index(GidIndex(index)),
@@ -120,10 +119,9 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// What a connection is made with.
-    pub fn connect_options<T: Connected>(&self, qp: &PreparedQp<Any, T>) -> ConnectOptions {
+    /// What a connection is made with, where the library would use `options`.
+    pub fn connect_options(&self, mut options: ConnectOptions) -> ConnectOptions {
         let args = self.args;
-        let mut options = qp.connect_options();
         options.path_mtu = Some(self.mtu);
         options.sl = args.sl;
         options.max_rd_atomic = 1;

@@ -70,7 +70,7 @@ impl Half for SrqHalf {
         let qp = || place.aim(Rc::builder(pd, &cq).srq(&srq).max_send_wr(1), reach).build();
         let qps = (0..lanes).map(|_| qp()).collect::<Result<Vec<_>, _>>()?;
         let yields_after_send = place.is_software_device() && channel.is_none();
-        let mut parts = Parts { role, cq, channel, srq, buffers, size, iterations: args.iters, yields_after_send };
+        let mut parts = Parts { role, cq, channel, srq, buffers, size, iterations: args.iters(), yields_after_send };
         post_receives(&mut parts.srq, &mut parts.buffers)?;
         Ok(Self { parts, qps, reach })
     }

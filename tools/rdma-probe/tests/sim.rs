@@ -158,7 +158,7 @@ fn caps_finds_the_same_on_either_link_layer() {
 /// An end without --check sends back what it received, as the C tools do, and the other end knows that.
 #[test]
 fn one_end_may_check_and_the_other_not() {
-    for transport in ["rc", "ud"] {
+    for transport in ["rc", "ud", "xsrq"] {
         for checks in [true, false] {
             let port = fresh_port();
             // More iterations than receives, so that these are posted again under the message that is sent.
@@ -217,7 +217,7 @@ fn a_simulated_port_goes_down_and_comes_back_while_it_is_watched() {
 
 #[test]
 fn loopback_on_every_transport_polling_and_sleeping() {
-    for transport in ["rc", "uc", "ud", "srq"] {
+    for transport in ["rc", "uc", "ud", "srq", "xsrq"] {
         for link in ["--sim", "--sim=ib"] {
             for sleeping in [None, Some("--events")] {
                 let args = ["ping", link, "--loopback", "-n", "40", "-r", "32", "--check", "--json", "-t", transport];
@@ -237,7 +237,7 @@ fn loopback_on_every_transport_polling_and_sleeping() {
 
 #[test]
 fn two_processes_share_a_network() {
-    for transport in ["rc", "uc", "ud", "srq"] {
+    for transport in ["rc", "uc", "ud", "srq", "xsrq"] {
         for options in [&["--sim"][..], &["--sim", "--events", "--check"], &["--sim=ib", "--check"]] {
             let options: Vec<_> = options.iter().copied().chain(["-n", "60", "-r", "32", "-t", transport]).collect();
             let (server, client) = pair(&options);
@@ -315,6 +315,46 @@ fn ends_with_different_mtus_end_alike() {
     }
 }
 
+/// Over XRC both ends talk until the end, so that one which has done less than the other expects is noticed at once.
+#[test]
+fn an_end_of_xrc_with_fewer_iterations_is_told() {
+    let port = fresh_port();
+    let args = |n| ["ping", "--sim", "--json", "-p", &port, "-t", "xsrq", "-n", n].map(str::to_owned);
+    let begin = Instant::now();
+    let server = Run::start(&mut probe(args("50").iter().map(String::as_str)));
+    let client = Run::start(&mut probe(args("10").iter().map(String::as_str).chain(["127.0.0.1"]))).end();
+    for (end, who) in [(server.end(), "server"), (client, "client")] {
+        let (text, errors) = expect(end, 5);
+        assert!(errors.contains("--iters"), "{who}: {errors}");
+        let result = &serde_json::from_str::<Value>(&text).unwrap()["result"];
+        assert_eq!(result["completed_iterations"], 10, "{who}");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+}
+
+/// An end's numbers are three where the others' are one, and are shown as `ibv_xsrq_pingpong` shows them.
+#[test]
+fn all_numbers_of_an_end_of_xrc_are_told() {
+    let port = fresh_port();
+    let common = ["ping", "--sim=ib", "-t", "xsrq", "-p", &port];
+    let server = Run::start(&mut probe(common.into_iter().chain(["--json"])));
+    let (text, _) = expect(run(common.into_iter().chain(["127.0.0.1"])), 0);
+    let server = &json(server.end())["result"];
+    // As many as ibv_xsrq_pingpong, where nothing else is asked for.
+    assert_eq!((&server["iterations"], &server["completed_iterations"]), (&5.into(), &5.into()));
+    // What the peer sent late says nothing of the way.
+    assert_eq!(server["latency"]["samples"], 4);
+    for (line, address) in [("remote address:", &server["local"]), ("local address: ", &server["remote"])] {
+        let number = |name: &str| address[name].as_u64().unwrap();
+        let (lid, qpn, send) = (number("lid"), number("qpn"), number("send_qpn"));
+        let (psn, srqn) = (number("psn"), number("srqn"));
+        let expected = format!(
+            "  {line} LID {lid:#06x}, QPN RECV {qpn:#08x} SEND {send:#08x}, PSN {psn:#08x}, SRQN {srqn:#08x}, GID ::\n"
+        );
+        assert!(text.contains(&expected), "{expected}{text}");
+    }
+}
+
 #[test]
 fn a_port_is_for_one_server() {
     let port = fresh_port();
@@ -344,7 +384,7 @@ fn an_empty_environment_will_do() {
 
 #[test]
 fn a_killed_peer_is_noticed_in_either_role() {
-    for options in [&["-t", "rc"][..], &["-t", "rc", "--events"], &["-t", "ud"], &["-t", "srq"]] {
+    for options in [&["-t", "rc"][..], &["-t", "rc", "--events"], &["-t", "ud"], &["-t", "srq"], &["-t", "xsrq"]] {
         for kill_server in [true, false] {
             let port = fresh_port();
             let args = ["ping", "--sim", "-n", "100000000", "-r", "32", "-p", &port]

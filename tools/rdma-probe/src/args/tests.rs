@@ -23,8 +23,18 @@ fn the_definition_is_consistent() {
 #[test]
 fn defaults_are_those_of_ibv_rc_pingpong() {
     let p = ping("rdma-probe ping");
-    assert_eq!((p.port, p.size(), p.iters, p.rx_depth, p.sl), (18515, 4096, 1000, 500, 0));
+    assert_eq!((p.port, p.size(), p.iters(), p.rx_depth, p.sl), (18515, 4096, 1000, 500, 0));
     assert_eq!((p.ib_port, p.events, p.check, p.host), (PortNum::ONE, false, false, None));
+}
+
+/// What they are started with unless told otherwise; both ends need the same.
+#[test]
+fn each_transport_has_the_defaults_of_its_c_tool() {
+    for (transport, size, iters) in [("uc", 4096, 1000), ("ud", 1024, 1000), ("srq", 4096, 1000), ("xsrq", 4096, 5)] {
+        let p = ping(&format!("rdma-probe ping -t {transport}"));
+        assert_eq!((p.transport.to_string().as_str(), p.size(), p.iters()), (transport, size, iters));
+        assert_eq!(ping(&format!("rdma-probe ping -t {transport} -n 7")).iters(), 7);
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::tcp;
 use super::{Conversation, ExchangeError, Limits, Result};
 use crate::stop::Stop;
 use crate::wait::{Deadline, Ready, wait_for_any};
-use crate::wire::{self, Address, RECORD_LEN};
+use crate::wire::{Address, Record};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -51,6 +51,7 @@ struct Caller {
     stream: TcpStream,
     peer: SocketAddr,
     deadline: Deadline,
+    record: Record,
     records: Vec<u8>,
     got: usize,
 }
@@ -83,11 +84,11 @@ impl Listener {
         self.local
     }
 
-    /// Waits for a client: the first caller from which `count` addresses have come, the first half of the server's part. The
-    /// port is closed then, and so are the other callers: there is one peer.
+    /// Waits for a client: the first caller from which so many addresses have come, in records of that kind, the first half of
+    /// the server's part. The port is closed then, and so are the other callers: there is one peer.
     pub fn client<'a>(
         self,
-        count: usize,
+        due: (usize, Record),
         limits: Limits,
         stop: &'a Stop,
         mut aside: Option<&mut dyn Aside>,
@@ -100,7 +101,7 @@ impl Listener {
             if open {
                 // Once more when the time is over: for those who came in time.
                 open = !arrival.passed();
-                room &= self.admit(&mut callers, count, limits, &mut aside)?;
+                room &= self.admit(&mut callers, due, limits, &mut aside)?;
             }
             callers.hear();
             if let Some(client) = callers.client {
@@ -128,7 +129,7 @@ impl Listener {
     fn admit(
         &self,
         callers: &mut Callers,
-        count: usize,
+        (count, record): (usize, Record),
         limits: Limits,
         aside: &mut Option<&mut dyn Aside>,
     ) -> Result<bool> {
@@ -138,7 +139,8 @@ impl Listener {
                 Ok((stream, peer)) => {
                     stream.set_nonblocking(true).map_err(|source| ExchangeError::Broken { peer, source })?;
                     let deadline = Deadline::after(limits.silence);
-                    callers.add(Caller { stream, peer, deadline, records: vec![0; count * RECORD_LEN], got: 0 });
+                    let records = vec![0; count * record.bytes()];
+                    callers.add(Caller { stream, peer, deadline, record, records, got: 0 });
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(true),
                 // A client that gave up between its arrival and now is not the one waited for.
@@ -205,7 +207,7 @@ impl Caller {
                 Ok(n) => {
                     self.got += n;
                     let come = &self.records[..self.got];
-                    wire::check_records(come).map_err(|source| ExchangeError::garbage(peer, come, source))?;
+                    self.record.check(come).map_err(|source| ExchangeError::garbage(peer, come, source))?;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
@@ -220,9 +222,9 @@ impl Caller {
     }
 
     fn into_conversation(self, limits: Limits, stop: &Stop) -> Result<(Conversation<'_>, Vec<Address>)> {
-        let Self { stream, peer, records, .. } = self;
+        let Self { stream, peer, record, records, .. } = self;
         let conversation = Conversation { stream, peer, limits, stop };
-        let addresses = conversation.addresses(&records)?;
+        let addresses = conversation.addresses(record, &records)?;
         Ok((conversation, addresses))
     }
 }

@@ -1,10 +1,13 @@
 //! How a conversation fails.
 
 use crate::failure::{Failure, Kind};
-use crate::wire::{self, RECORD_LEN, RecordError};
+use crate::wire::{self, Record, RecordError};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
+
+/// What the client says when it has the server's record.
+pub(super) const DONE_WORD: &str = "\"done\\0\"";
 
 /// A conversation that failed.
 #[derive(Debug, thiserror::Error)]
@@ -79,14 +82,19 @@ pub enum ExchangeError {
         /// What is wrong with it.
         source: RecordError,
     },
-    /// The client's last word is another one.
-    #[error("{peer} sent {excerpt} instead of \"done\\0\"")]
-    NotDone {
+    /// The peer's last word is another one.
+    #[error("{peer} sent {excerpt} instead of {due}")]
+    Unexpected {
         /// The peer.
         peer: SocketAddr,
         /// What it sent.
         excerpt: String,
+        /// What was due.
+        due: &'static str,
     },
+    /// The ping was over for this end, and the peer did not part with it as it should.
+    #[error("{0}")]
+    Farewell(Box<Self>),
     /// The connection broke.
     #[error("the connection to {peer} broke: {source}")]
     Broken {
@@ -140,10 +148,21 @@ impl From<ExchangeError> for Failure {
                 (Kind::Usage, Some("this host has no such address: ip addr shows those that it has"))
             }
             E::NobodyCame { .. } => (Kind::Peer, Some("start the client, or wait longer with --connect-timeout")),
-            E::Garbage { .. } => (Kind::Peer, Some("the peer must be `rdma-probe ping` or one of the C pingpongs")),
-            E::NotDone { .. } => (Kind::Peer, Some("a peer that sends more than one record wants --transport srq")),
+            E::Garbage { source, .. } => (
+                Kind::Peer,
+                Some(match source.may_be() {
+                    Some(Record::Xrc) => "so begins what a peer with --transport xsrq sends, or ibv_xsrq_pingpong",
+                    Some(Record::Plain) => "so begins what a peer sends that was not started with --transport xsrq",
+                    None => "the peer must be `rdma-probe ping` or one of the C pingpongs",
+                }),
+            ),
+            E::Unexpected { due: DONE_WORD, .. } => {
+                (Kind::Peer, Some("a peer that sends more than one record wants --transport srq"))
+            }
+            E::Farewell(cause) if matches!(**cause, E::Stopped) => return Failure::interrupted(),
+            E::Farewell(_) => (Kind::Peer, Some("all messages came and went; do both ends use the same --iters?")),
             // One record, whole, and no more: that is all that the others send.
-            E::Silent { got, need, .. } if *got == RECORD_LEN && need > got => {
+            E::Silent { got, need, .. } if *got == Record::Plain.bytes() && need > got => {
                 (Kind::Peer, Some("so much does a peer send that was not started with --transport srq"))
             }
             // The C tools end without a word where they cannot reach this end's GID from the one that they have not got.

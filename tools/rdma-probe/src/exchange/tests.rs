@@ -1,5 +1,7 @@
 use super::*;
-use ironverbs::{Gid, Lid, Psn, Qpn};
+use crate::payload::Role;
+use crate::wire::{END, XrcNumbers};
+use ironverbs::{Gid, Lid, Psn, Qpn, Srqn};
 use std::net::{IpAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
@@ -12,7 +14,8 @@ fn limits(ms: u64) -> Limits {
 }
 
 fn address(n: u32) -> Address {
-    Address { lid: Lid(n as u16), qpn: Qpn::new(n).unwrap(), psn: Psn::new(n * 2).unwrap(), gid: Gid([n as u8; 16]) }
+    let (qpn, psn) = (Qpn::new(n).unwrap(), Psn::new(n * 2).unwrap());
+    Address { lid: Lid(n as u16), qpn, psn, gid: Gid([n as u8; 16]), xrc: None }
 }
 
 fn one(addresses: Vec<Address>) -> Address {
@@ -26,9 +29,9 @@ fn client_against(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Addr
     let port = listener.local_addr().unwrap().port();
     let server = thread::spawn(move || serve(listener.accept().unwrap().0));
     let stop = Stop::never().unwrap();
-    let answer = Conversation::connect("127.0.0.1", port, limits(200), &stop)?.client(&[address(7)]);
+    let answer = Conversation::connect("127.0.0.1", port, limits(200), &stop)?.client(Record::Plain, &[address(7)]);
     server.join().unwrap();
-    answer.map(one)
+    answer.map(|(remote, _)| one(remote))
 }
 
 /// Runs our server against a client made of `talk`; nobody else comes.
@@ -42,9 +45,9 @@ fn server_within(silence: Duration, talk: impl FnOnce(TcpStream) + Send + 'stati
     let client = thread::spawn(move || talk(stream));
     let stop = Stop::never().unwrap();
     let answer = listener
-        .client(1, Limits { connect: Duration::from_millis(50), silence }, &stop, None)
+        .client((1, Record::Plain), Limits { connect: Duration::from_millis(50), silence }, &stop, None)
         .map_err(trouble)
-        .and_then(|(conversation, a)| conversation.server_answer(&[address(9)]).map(|()| one(a)));
+        .and_then(|(conversation, a)| conversation.server_answer(Record::Plain, &[address(9)]).map(|_| one(a)));
     client.join().unwrap();
     answer
 }
@@ -73,8 +76,8 @@ fn until_closed(mut stream: TcpStream) {
 #[test]
 fn client_follows_the_c_server() {
     let remote = client_against(|mut s| {
-        assert_eq!(read_once(&mut s, RECORD_LEN), address(7).encode());
-        s.write_all(&address(9).encode()).unwrap();
+        assert_eq!(read_once(&mut s, Record::Plain.bytes()), Record::Plain.encode(&[address(7)]));
+        s.write_all(&Record::Plain.encode(&[address(9)])).unwrap();
         assert_eq!(read_once(&mut s, 5), DONE);
     });
     assert_eq!(remote.unwrap(), address(9));
@@ -83,8 +86,8 @@ fn client_follows_the_c_server() {
 #[test]
 fn server_follows_the_c_client() {
     let remote = server_against(|mut s| {
-        s.write_all(&address(7).encode()).unwrap();
-        assert_eq!(read_once(&mut s, RECORD_LEN), address(9).encode());
+        s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
+        assert_eq!(read_once(&mut s, Record::Plain.bytes()), Record::Plain.encode(&[address(9)]));
         s.write_all(DONE).unwrap();
     });
     assert_eq!(remote.unwrap(), address(7));
@@ -93,11 +96,11 @@ fn server_follows_the_c_client() {
 #[test]
 fn a_record_may_come_in_pieces() {
     let remote = server_against(|mut s| {
-        for piece in address(7).encode().chunks(5) {
+        for piece in Record::Plain.encode(&[address(7)]).chunks(5) {
             s.write_all(piece).unwrap();
             thread::sleep(Duration::from_millis(2));
         }
-        read_once(&mut s, RECORD_LEN);
+        read_once(&mut s, Record::Plain.bytes());
         s.write_all(b"do").unwrap();
         thread::sleep(Duration::from_millis(2));
         s.write_all(b"ne\0").unwrap();
@@ -133,7 +136,7 @@ fn silence_ends_at_the_deadline() {
 fn dribbling_does_not_move_the_deadline() {
     let begin = Instant::now();
     let error = server_against(|mut s| {
-        for _ in 0..RECORD_LEN {
+        for _ in 0..Record::Plain.bytes() {
             if s.write_all(b"0").is_err() {
                 break;
             }
@@ -151,13 +154,13 @@ fn an_early_close_is_told_at_every_step() {
     let error = server_against(|mut s| s.write_all(b"beef:00").unwrap());
     assert!(matches!(error, Err(ExchangeError::Closed { got: 7, need: 52, .. })), "{error:?}");
     let error = server_against(|mut s| {
-        s.write_all(&address(7).encode()).unwrap();
-        read_once(&mut s, RECORD_LEN);
+        s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
+        read_once(&mut s, Record::Plain.bytes());
         s.write_all(b"don").unwrap();
     });
     assert!(matches!(error, Err(ExchangeError::Closed { got: 3, need: 5, .. })), "{error:?}");
     let error = client_against(|mut s| {
-        read_once(&mut s, RECORD_LEN);
+        read_once(&mut s, Record::Plain.bytes());
     });
     assert!(matches!(error, Err(ExchangeError::Closed { got: 0, need: 52, .. })), "{error:?}");
 }
@@ -165,19 +168,19 @@ fn an_early_close_is_told_at_every_step() {
 #[test]
 fn another_last_word_is_refused() {
     let error = server_against(|mut s| {
-        s.write_all(&address(7).encode()).unwrap();
-        read_once(&mut s, RECORD_LEN);
+        s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
+        read_once(&mut s, Record::Plain.bytes());
         s.write_all(b"DONE\0").unwrap();
         until_closed(s);
     });
-    assert!(matches!(error, Err(ExchangeError::NotDone { .. })), "{error:?}");
+    assert!(matches!(error, Err(ExchangeError::Unexpected { .. })), "{error:?}");
 }
 
 #[test]
 fn nobody_comes() {
     let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
     let stop = Stop::never().unwrap();
-    let error = listener.client(1, limits(20), &stop, None).err();
+    let error = listener.client((1, Record::Plain), limits(20), &stop, None).err();
     assert!(matches!(error, Some(ExchangeError::NobodyCame { last: None, .. })), "{error:?}");
 }
 
@@ -199,12 +202,12 @@ fn a_refused_connection_is_tried_again_for_a_moment() {
         thread::sleep(Duration::from_millis(120));
         let stop = Stop::never().unwrap();
         let listener = Listener::bind(Some(LOCALHOST), port).unwrap();
-        let (c, _) = listener.client(1, limits(2000), &stop, None).unwrap();
-        c.server_answer(&[address(9)]).unwrap();
+        let (c, _) = listener.client((1, Record::Plain), limits(2000), &stop, None).unwrap();
+        c.server_answer(Record::Plain, &[address(9)]).unwrap();
     });
     let stop = Stop::never().unwrap();
     let client = Conversation::connect("127.0.0.1", port, limits(2000), &stop).unwrap();
-    assert_eq!(client.client(&[address(7)]).unwrap(), [address(9)]);
+    assert_eq!(client.client(Record::Plain, &[address(7)]).unwrap().0, [address(9)]);
     late.join().unwrap();
 
     match Conversation::connect("127.0.0.1", port, limits(100), &stop) {
@@ -227,13 +230,13 @@ fn many_records_are_exchanged_whole() {
     let port = listener.local().port();
     let server = thread::spawn(move || {
         let stop = Stop::never().unwrap();
-        let (c, remote) = listener.client(256, limits(2000), &stop, None).unwrap();
-        c.server_answer(&many(2000)).unwrap();
+        let (c, remote) = listener.client((256, Record::Plain), limits(2000), &stop, None).unwrap();
+        c.server_answer(Record::Plain, &many(2000)).unwrap();
         remote
     });
     let stop = Stop::never().unwrap();
     let client = Conversation::connect("127.0.0.1", port, limits(2000), &stop).unwrap();
-    assert_eq!(client.client(&many(1000)).unwrap(), many(2000));
+    assert_eq!(client.client(Record::Plain, &many(1000)).unwrap().0, many(2000));
     assert_eq!(server.join().unwrap(), many(1000));
 }
 
@@ -242,8 +245,8 @@ fn many_records_are_exchanged_whole() {
 fn a_peer_of_another_transport_is_told() {
     let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
     let mut s = TcpStream::connect(listener.local()).unwrap();
-    s.write_all(&address(7).encode()).unwrap();
-    let error = listener.client(256, limits(100), &Stop::never().unwrap(), None).err().unwrap();
+    s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
+    let error = listener.client((256, Record::Plain), limits(100), &Stop::never().unwrap(), None).err().unwrap();
     let failure = crate::failure::Failure::from(error);
     assert!(
         failure.to_string().contains("52 of the 13312") && failure.to_string().contains("--transport"),
@@ -251,7 +254,7 @@ fn a_peer_of_another_transport_is_told() {
     );
 
     let error = server_against(|mut s| {
-        s.write_all(&[address(7).encode(), address(8).encode()].concat()).unwrap();
+        s.write_all(&Record::Plain.encode(&[address(7), address(8)])).unwrap();
         until_closed(s);
     });
     let failure = crate::failure::Failure::from(error.unwrap_err());
@@ -267,7 +270,7 @@ fn client_in_a_crowd(client_is_first: bool) {
     let local = listener.local();
     let first = client_is_first.then(|| {
         let mut s = TcpStream::connect(local).unwrap();
-        s.write_all(&address(7).encode()).unwrap();
+        s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
         s
     });
     let mut others: Vec<TcpStream> = (0..CROWD).map(|_| TcpStream::connect(local).unwrap()).collect();
@@ -279,16 +282,16 @@ fn client_in_a_crowd(client_is_first: bool) {
         let mut s = first.unwrap_or_else(|| {
             let mut s = TcpStream::connect(local).unwrap();
             thread::sleep(Duration::from_millis(50));
-            s.write_all(&address(7).encode()).unwrap();
+            s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
             s
         });
-        read_once(&mut s, RECORD_LEN);
+        read_once(&mut s, Record::Plain.bytes());
         s.write_all(DONE).unwrap();
     });
     let stop = Stop::never().unwrap();
     let begin = Instant::now();
-    let (conversation, remote) = listener.client(1, limits(60_000), &stop, None).unwrap();
-    conversation.server_answer(&[address(9)]).unwrap();
+    let (conversation, remote) = listener.client((1, Record::Plain), limits(60_000), &stop, None).unwrap();
+    conversation.server_answer(Record::Plain, &[address(9)]).unwrap();
     client.join().unwrap();
     assert_eq!(one(remote), address(7));
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
@@ -306,7 +309,7 @@ fn silent_callers_end_at_the_deadline_one_and_all() {
     let local = listener.local();
     let others: Vec<TcpStream> = (0..CROWD).map(|_| TcpStream::connect(local).unwrap()).collect();
     let begin = Instant::now();
-    let error = listener.client(1, limits(100), &Stop::never().unwrap(), None).err().map(trouble);
+    let error = listener.client((1, Record::Plain), limits(100), &Stop::never().unwrap(), None).err().map(trouble);
     assert!(matches!(error, Some(ExchangeError::Silent { got: 0, .. })), "{error:?}");
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     drop(others);
@@ -326,14 +329,14 @@ fn lone_callers_do_not_end_the_wait() {
             until_closed(other);
         }
         let mut s = TcpStream::connect(local).unwrap();
-        s.write_all(&address(7).encode()).unwrap();
-        read_once(&mut s, RECORD_LEN);
+        s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
+        read_once(&mut s, Record::Plain.bytes());
         s.write_all(DONE).unwrap();
     });
     let stop = Stop::never().unwrap();
     let limits = Limits { connect: Duration::from_secs(60), silence: Duration::from_secs(1) };
-    let (conversation, remote) = listener.client(1, limits, &stop, None).unwrap();
-    conversation.server_answer(&[address(9)]).unwrap();
+    let (conversation, remote) = listener.client((1, Record::Plain), limits, &stop, None).unwrap();
+    conversation.server_answer(Record::Plain, &[address(9)]).unwrap();
     client.join().unwrap();
     assert_eq!(one(remote), address(7));
 }
@@ -343,7 +346,7 @@ fn who_called_last_is_told_when_nobody_came() {
     let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
     let mut other = TcpStream::connect(listener.local()).unwrap();
     other.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    let error = listener.client(1, limits(50), &Stop::never().unwrap(), None).err().unwrap();
+    let error = listener.client((1, Record::Plain), limits(50), &Stop::never().unwrap(), None).err().unwrap();
     let failure = crate::failure::Failure::from(error);
     assert_eq!(failure.kind, crate::failure::Kind::Peer);
     let text = failure.to_string();
@@ -381,7 +384,7 @@ fn what_cannot_be_done_now_is_not_tried_without_a_pause() {
     // At its end, that is.
     drop(peer.accept().unwrap());
     let mut unable = Unable { ready, asked: 0 };
-    let error = listener.client(1, limits(300), &Stop::never().unwrap(), Some(&mut unable)).err();
+    let error = listener.client((1, Record::Plain), limits(300), &Stop::never().unwrap(), Some(&mut unable)).err();
     assert!(matches!(error, Some(ExchangeError::NobodyCame { last: None, .. })), "{error:?}");
     assert!((2..=20).contains(&unable.asked), "{}", unable.asked);
 }
@@ -402,7 +405,7 @@ impl Aside for Between {
     fn attend(&mut self) -> bool {
         self.looks += 1;
         if self.looks == 2 {
-            self.client.write_all(&address(7).encode()).unwrap();
+            self.client.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
             self.others.push(TcpStream::connect(self.client.peer_addr().unwrap()).unwrap());
         }
         // It is asked again in a moment.
@@ -421,7 +424,132 @@ fn who_is_parted_with_is_heard_before() {
     let client = call();
     let others = (1..callers::MOST_CALLERS).map(|_| call()).collect();
     let mut between = Between { client, others, looks: 0 };
-    let (_, remote) = listener.client(1, limits(10_000), &Stop::never().unwrap(), Some(&mut between)).unwrap();
+    let (_, remote) =
+        listener.client((1, Record::Plain), limits(10_000), &Stop::never().unwrap(), Some(&mut between)).unwrap();
     assert_eq!(one(remote), address(7));
     assert_eq!(between.looks, 2);
+}
+
+fn xrc_address(n: u32) -> Address {
+    let xrc = XrcNumbers { send_qpn: Qpn::new(n + 1).unwrap(), srqn: Srqn::new(n + 2).unwrap() };
+    Address { xrc: Some(xrc), ..address(n) }
+}
+
+/// Our client's whole part against a server made of `serve`; it has received and sent all at once.
+fn xrc_client_against(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
+    let listener = TcpListener::bind((LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = thread::spawn(move || serve(listener.accept().unwrap().0));
+    let stop = Stop::never().unwrap();
+    let conversation = Conversation::connect("127.0.0.1", port, limits(200), &stop)?;
+    let answer = conversation.client(Record::Xrc, &[xrc_address(7)]);
+    let parted = answer.and_then(|(remote, farewell)| farewell.unwrap().exchange(Role::Client).map(|()| one(remote)));
+    server.join().unwrap();
+    parted
+}
+
+/// Our server's whole part, as [`xrc_client_against`].
+fn xrc_server_against(talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
+    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let stream = TcpStream::connect(listener.local()).unwrap();
+    let client = thread::spawn(move || talk(stream));
+    let stop = Stop::never().unwrap();
+    let (conversation, remote) = listener.client((1, Record::Xrc), limits(200), &stop, None).map_err(trouble)?;
+    let farewell = conversation.server_answer(Record::Xrc, &[xrc_address(9)]);
+    let parted = farewell.and_then(|farewell| farewell.unwrap().exchange(Role::Server));
+    client.join().unwrap();
+    parted.map(|()| one(remote))
+}
+
+#[test]
+fn xrc_client_follows_the_c_server() {
+    let remote = xrc_client_against(|mut s| {
+        assert_eq!(read_once(&mut s, 66), Record::Xrc.encode(&[xrc_address(7)]));
+        s.write_all(&Record::Xrc.encode(&[xrc_address(9)])).unwrap();
+        // Nothing comes in between, and the connection stays.
+        assert_eq!(read_once(&mut s, 4), END);
+        s.write_all(END).unwrap();
+    });
+    assert_eq!(remote.unwrap(), xrc_address(9));
+}
+
+#[test]
+fn xrc_server_follows_the_c_client() {
+    let remote = xrc_server_against(|mut s| {
+        s.write_all(&Record::Xrc.encode(&[xrc_address(7)])).unwrap();
+        assert_eq!(read_once(&mut s, 66), Record::Xrc.encode(&[xrc_address(9)]));
+        s.write_all(END).unwrap();
+        assert_eq!(read_once(&mut s, 4), END);
+    });
+    assert_eq!(remote.unwrap(), xrc_address(7));
+}
+
+#[test]
+fn a_farewell_that_is_none_is_told() {
+    let after_the_record = |rest: fn(TcpStream)| {
+        xrc_server_against(move |mut s| {
+            s.write_all(&Record::Xrc.encode(&[xrc_address(7)])).unwrap();
+            read_once(&mut s, 66);
+            rest(s);
+        })
+    };
+    fn cause<T>(error: &Result<T>) -> &ExchangeError {
+        match error {
+            Err(ExchangeError::Farewell(cause)) => cause,
+            _ => panic!("it failed before the end"),
+        }
+    }
+    let error = after_the_record(until_closed);
+    assert!(matches!(cause(&error), ExchangeError::Silent { got: 0, need: 4, .. }), "{error:?}");
+    let failure = crate::failure::Failure::from(error.unwrap_err());
+    assert!(failure.to_string().contains("--iters"), "{failure}");
+    let error = after_the_record(|mut s| s.write_all(b"EN").unwrap());
+    assert!(matches!(cause(&error), ExchangeError::Closed { got: 2, need: 4, .. }), "{error:?}");
+    let error = after_the_record(|mut s| {
+        s.write_all(b"done").unwrap();
+        until_closed(s);
+    });
+    assert!(matches!(cause(&error), ExchangeError::Unexpected { .. }), "{error:?}");
+}
+
+#[test]
+fn the_peers_farewell_is_noticed_before_it_is_taken() {
+    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let mut s = TcpStream::connect(listener.local()).unwrap();
+    s.write_all(&Record::Xrc.encode(&[xrc_address(7)])).unwrap();
+    let stop = Stop::never().unwrap();
+    let (conversation, _) = listener.client((1, Record::Xrc), limits(2000), &stop, None).unwrap();
+    let farewell = conversation.server_answer(Record::Xrc, &[xrc_address(9)]).unwrap().unwrap();
+    assert!(!farewell.has_begun());
+    s.write_all(END).unwrap();
+    let begin = Instant::now();
+    while !farewell.has_begun() {
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    }
+    farewell.exchange(Role::Server).unwrap();
+    // So is an end without a word.
+    let (ours, theirs) = (TcpListener::bind((LOCALHOST, 0)).unwrap(), limits(2000));
+    let conversation = Conversation::connect("127.0.0.1", ours.local_addr().unwrap().port(), theirs, &stop).unwrap();
+    let farewell = Farewell(conversation);
+    drop(ours.accept().unwrap());
+    while !farewell.has_begun() {
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    }
+}
+
+/// Which of the two a peer speaks is told as soon as both differ.
+#[test]
+fn a_peer_with_the_other_record_is_told() {
+    let error = xrc_server_against(|mut s| {
+        s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
+        until_closed(s);
+    });
+    let failure = crate::failure::Failure::from(error.unwrap_err());
+    assert!(failure.to_string().contains("not started with --transport xsrq"), "{failure}");
+    let error = server_against(|mut s| {
+        s.write_all(&Record::Xrc.encode(&[xrc_address(7)])).unwrap();
+        until_closed(s);
+    });
+    let failure = crate::failure::Failure::from(error.unwrap_err());
+    assert!(failure.to_string().contains("ibv_xsrq_pingpong"), "{failure}");
 }

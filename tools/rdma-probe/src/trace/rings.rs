@@ -287,7 +287,7 @@ mod tests {
     /// What is read from the rings is what the device, which reads and writes them, says of itself.
     #[test]
     fn the_rings_hold_what_the_device_sees() {
-        for transport in ["rc", "uc", "ud", "srq"] {
+        for transport in ["rc", "uc", "ud", "srq", "xsrq"] {
             let line = ["rdma-probe", "ping", "--sim", "--loopback", "-n", "400", "-r", "16", "-t", transport];
             let Command::Ping(args) = Cli::try_parse_from(line).unwrap().command else { panic!() };
             let path =

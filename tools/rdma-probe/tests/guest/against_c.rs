@@ -1,6 +1,7 @@
 //! rdma-probe and the C pingpongs, in both roles.
 
 use crate::Test;
+use crate::itself::transports;
 use crate::support::{Device, Ended, Run, fresh_port, same, skip, until_listening};
 
 pub const TESTS: &[Test] = &[
@@ -21,6 +22,11 @@ pub const TESTS: &[Test] = &[
     ("against_c::ud", |d| transport(d, "ud")),
     ("against_c::srq", |d| transport(d, "srq")),
     ("against_c::srq_of_other_widths", srq_widths),
+    ("against_c::xsrq", xsrq),
+    ("against_c::xsrq_by_default", xsrq_by_default),
+    ("against_c::xsrq_of_other_sizes", xsrq_sizes),
+    ("against_c::xsrq_beyond_its_queues", xsrq_beyond_its_queues),
+    ("against_c::xsrq_with_other_iterations", xsrq_with_other_iterations),
     ("against_c::by_gid_on_infiniband", by_gid_on_infiniband),
     ("against_c::many_iterations_rc", |d| many_iterations(d, "rc")),
     ("against_c::many_iterations_uc", |d| many_iterations(d, "uc")),
@@ -107,6 +113,80 @@ fn srq_widths(device: &Device) {
     c.end();
 }
 
+/// With events on neither end, either or both, with the receive that the C tool has and many.
+fn xsrq(device: &Device) {
+    device.needs_xrc();
+    for role in [Role::Client, Role::Server] {
+        for (ours, theirs) in [(&[][..], &[][..]), (&["-e"], &[]), (&[], &["-e"]), (&["-e"], &["-e"])] {
+            let n = ["-n", "100"];
+            ping_over("xsrq", device, role, &[&n[..], ours].concat(), &[&n[..], theirs].concat(), 100);
+            ping_over(
+                "xsrq",
+                device,
+                role,
+                &[&n[..], &["-c", "-r", "1"], ours].concat(),
+                &[&n[..], theirs].concat(),
+                100,
+            );
+        }
+        let options = ["-n", "20", "-l", "3", "-m", "512"];
+        ping_over("xsrq", device, role, &[&options[..], &["-c"]].concat(), &options, 20);
+    }
+}
+
+/// With nothing said on either end that need not be.
+fn xsrq_by_default(device: &Device) {
+    device.needs_xrc();
+    for role in [Role::Client, Role::Server] {
+        ping_over("xsrq", device, role, &[], &[], 5);
+    }
+}
+
+fn xsrq_sizes(device: &Device) {
+    device.needs_xrc();
+    for role in [Role::Client, Role::Server] {
+        for (size, iterations) in SIZES {
+            let n = iterations.to_string();
+            let common = ["-s", size, "-n", n.as_str()];
+            ping_over("xsrq", device, role, &[&common[..], &["-c"]].concat(), &common, iterations);
+        }
+    }
+}
+
+/// Several times as many as there are receives here.
+fn xsrq_beyond_its_queues(device: &Device) {
+    device.needs_xrc();
+    for role in [Role::Client, Role::Server] {
+        ping_over("xsrq", device, role, &["-n", "1500", "-c"], &["-n", "1500"], 1500);
+    }
+}
+
+/// The C tool says that it has done all, or never does.
+fn xsrq_with_other_iterations(device: &Device) {
+    device.needs_xrc();
+    let port = fresh_port();
+    let common = ["ping", "-d", &device.name, "-p", &port, "-t", "xsrq", "--timeout", "3"];
+    let here = |n| [&common[..], &["-n", n]].concat();
+    let there = [&device.for_c()[..], &["-p", &port, "-n", "20"]].concat();
+    // Its client has done all, and this end expects more.
+    let probe = Run::start_probe(here("30"));
+    until_listening(&port);
+    let mut c = Run::start_c("xsrq", [&there[..], &["127.0.0.1"]].concat());
+    let probe = probe.end().expect_failure(5, &["has ended the connection", "--iters"]);
+    assert!(probe.stdout.contains("stopped before the other 10 iters"), "{probe:#?}");
+    c.kill();
+    c.end();
+    // Its server expects more than this end has to send.
+    let port = fresh_port();
+    let there = [&device.for_c()[..], &["-p", &port, "-n", "20"]].concat();
+    let mut c = Run::start_c("xsrq", there);
+    until_listening(&port);
+    let here = ["ping", "-d", &device.name, "-p", &port, "-t", "xsrq", "--timeout", "3", "-n", "10", "127.0.0.1"];
+    Run::probe(here).expect_failure(5, &["END", "--iters"]);
+    c.kill();
+    c.end();
+}
+
 /// The C tool of either role with a GID, and with none; this one told a GID, and not.
 fn by_gid_on_infiniband(device: &Device) {
     if !device.is_infiniband {
@@ -114,7 +194,7 @@ fn by_gid_on_infiniband(device: &Device) {
     }
     let gid = ["-g", device.gid_index.as_str()];
     let n = ["-n", "100"];
-    for transport in ["rc", "uc", "ud", "srq"] {
+    for transport in transports(device) {
         ping_over(transport, device, Role::Client, &[&n[..], &gid].concat(), &[&n[..], &gid].concat(), 100);
         ping_over(transport, device, Role::Client, &n, &[&n[..], &gid].concat(), 100);
         ping_over(transport, device, Role::Server, &n, &[&n[..], &gid].concat(), 100);
@@ -157,13 +237,14 @@ fn check_report(probe: &Ended, role: Role, checked: bool, iterations: u64) {
     let server = role == Role::Server;
     same(result["role"].as_str(), Some(if server { "server" } else { "client" }), probe);
     same(result["completed_iterations"].as_u64(), Some(iterations), probe);
-    // The first message that a server gets by each queue pair is no sample, and a C peer may send some more at the end.
+    // The first message that a server gets by each queue pair is no sample, and a C peer may send some more at the end. Over XRC
+    // neither end knows whether the other one was there from the beginning.
     let samples = result["latency"]["samples"].as_u64().unwrap_or_default();
     if result["transport"] == "srq" {
         let width = result["queue_pairs"].as_u64().unwrap();
         assert!(samples + width >= iterations && samples <= iterations + width, "{probe:#?}");
     } else {
-        same(samples, iterations - u64::from(server), probe);
+        same(samples, iterations - u64::from(server || result["transport"] == "xsrq"), probe);
     }
     let check = &result["check"];
     if checked {
@@ -187,13 +268,22 @@ fn agree(probe: &Ended, c: &Ended) {
         let a = &json["result"][which];
         let number = |field: &str| a[field].as_u64().unwrap();
         let (lid, qpn, psn) = (number("lid"), number("qpn"), number("psn"));
-        format!("LID {lid:#06x}, QPN {qpn:#08x}, PSN {psn:#08x}, GID {}", a["gid"].as_str().unwrap())
+        let gid = a["gid"].as_str().unwrap();
+        if json["result"]["transport"] == "xsrq" {
+            let (send, srqn) = (number("send_qpn"), number("srqn"));
+            return format!(
+                "LID {lid:04x}, QPN RECV {qpn:06x} SEND {send:06x}, PSN {psn:06x}, SRQN {srqn:06x}, GID {gid}"
+            );
+        }
+        format!("LID {lid:#06x}, QPN {qpn:#08x}, PSN {psn:#08x}, GID {gid}")
     };
     let theirs = |which: &str| {
-        let line = c.stdout.lines().find_map(|l| l.trim().strip_prefix(which)).unwrap_or_else(|| panic!("{c:#?}"));
+        let words = [format!("{which} address:"), format!("{which}:")];
+        let of = |line: &str| words.iter().find_map(|words| line.trim().strip_prefix(words)).map(str::to_owned);
+        let line = c.stdout.lines().find_map(of).unwrap_or_else(|| panic!("{c:#?}"));
         // The tool for datagrams has a colon where the others have a comma.
         line.trim().replace(": GID", ", GID")
     };
-    assert_eq!(ours("local"), theirs("remote address:"));
-    assert_eq!(ours("remote"), theirs("local address:"));
+    assert_eq!(ours("local"), theirs("remote"));
+    assert_eq!(ours("remote"), theirs("local"));
 }

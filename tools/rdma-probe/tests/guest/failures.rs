@@ -1,7 +1,7 @@
 //! Everything that can go wrong has its exit code and its message, and nothing hangs.
 
 use crate::Test;
-use crate::itself::TRANSPORTS;
+use crate::itself::transports;
 use crate::support::{Device, JsonFile, Run, at_once, fresh_port, probe, skip, until_listening};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -42,6 +42,7 @@ pub const TESTS: &[Test] = &[
     ("failures::interrupted_while_sleeping", |d| interrupted(d, &["-e"])),
     ("failures::interrupted_before_a_client_came", interrupted_early),
     ("failures::many_at_once", many_at_once),
+    ("failures::a_device_without_xrc", without_xrc),
     ("failures::messages_larger_than_the_memory", huge_messages),
     ("failures::the_peer_of_each_transport_is_killed", every_peer_is_killed),
     ("failures::no_room_for_the_result", no_room),
@@ -229,8 +230,8 @@ fn more_iterations(device: &Device) {
 
 /// Both ends end within their deadlines and say what may be wrong.
 fn other_transports(device: &Device) {
-    at_once(TRANSPORTS, |server_speaks| {
-        for client_speaks in TRANSPORTS.into_iter().filter(|t| *t != server_speaks) {
+    at_once(transports(device), |server_speaks| {
+        for client_speaks in transports(device).into_iter().filter(|t| *t != server_speaks) {
             let port = fresh_port();
             let common = ["ping", "-d", &device.name, "-p", &port, "-n", "10", "-s", "64", "--timeout", "2", "-t"];
             // One that got something else than addresses waits for another client until then.
@@ -245,8 +246,8 @@ fn other_transports(device: &Device) {
 }
 
 fn other_transport_in_c(device: &Device) {
-    at_once(TRANSPORTS, |ours| {
-        for theirs in TRANSPORTS.into_iter().filter(|t| *t != ours) {
+    at_once(transports(device), |ours| {
+        for theirs in transports(device).into_iter().filter(|t| *t != ours) {
             let port = fresh_port();
             let mut c = Run::start_c(theirs, [&device.for_c()[..], &["-p", &port, "-s", "64"]].concat());
             until_listening(&port);
@@ -372,8 +373,9 @@ fn interrupted(device: &Device, more: &[&str]) {
 /// They share a device and nothing else.
 fn many_at_once(device: &Device) {
     let name = device.name.as_str();
+    let transports = transports(device);
     let pings = [0, 1, 2, 3, 4, 5, 6, 7].map(|i: usize| {
-        let transport = TRANSPORTS[i % TRANSPORTS.len()];
+        let transport = transports[i % transports.len()];
         Run::start_probe(["ping", "--loopback", "-d", name, "-c", "-n", "50", "-s", "500", "-t", transport])
     });
     for ping in pings {
@@ -382,9 +384,24 @@ fn many_at_once(device: &Device) {
     nothing_left(device);
 }
 
+/// Either end says at once who lacks it.
+fn without_xrc(device: &Device) {
+    if device.has_xrc {
+        skip("the device has XRC");
+    }
+    for end in [&["--loopback"][..], &["-p", &fresh_port()]] {
+        let ended = Run::probe([&["ping", "-d", &device.name, "-t", "xsrq"], end].concat());
+        ended.expect_failure(
+            7,
+            &["extended reliable connections (XRC)", "the device's kernel driver", "rdma-probe caps"],
+        );
+    }
+    nothing_left(device);
+}
+
 /// Refused by the port, or for want of memory: told, and not died of.
 fn huge_messages(device: &Device) {
-    for transport in TRANSPORTS {
+    for transport in transports(device) {
         let name = device.name.as_str();
         let ended = Run::probe(["ping", "--loopback", "-d", name, "-n", "1", "-s", "2G", "-t", transport, "-c"]);
         let code = ended.status.code();
@@ -395,8 +412,9 @@ fn huge_messages(device: &Device) {
 }
 
 fn every_peer_is_killed(device: &Device) {
+    let others: Vec<_> = transports(device).into_iter().filter(|transport| *transport != "rc").collect();
     for kill_server in [true, false] {
-        at_once(["uc", "ud", "srq"], |transport| kill_one_end(device, kill_server, &["-t", transport]));
+        at_once(others.iter().copied(), |transport| kill_one_end(device, kill_server, &["-t", transport]));
         nothing_left(device);
     }
 }

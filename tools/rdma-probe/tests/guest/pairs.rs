@@ -1,7 +1,7 @@
 //! Two devices with a network between them: `IRONVERBS_TEST_PEER` names the second one.
 
 use crate::Test;
-use crate::itself::TRANSPORTS;
+use crate::itself::transports;
 use crate::own_device::{must, sh};
 use crate::support::{Device, Run, fresh_port, skip, until_listening};
 use std::io::{Read, Write};
@@ -100,14 +100,14 @@ fn lossy_link(device: &Device) {
     let peer = peer();
     let _lossy = Lossy;
     must("tc qdisc add dev net0 root netem loss 20%");
-    for transport in TRANSPORTS {
+    for transport in transports(device) {
         let port = fresh_port();
         let common = ["ping", "-p", &port, "-s", "64", "-n", "200", "-c", "--timeout", "10", "-t", transport];
         let server = Run::start_probe([&common[..], &["-d", &device.name]].concat());
         until_listening(&port);
         let client = Run::probe([&common[..], &["-d", &peer, "127.0.0.1"]].concat());
         let server = server.end();
-        if ["rc", "srq"].contains(&transport) {
+        if ["rc", "srq", "xsrq"].contains(&transport) {
             client.expect(0);
             server.expect(0);
         } else {

@@ -1,5 +1,6 @@
 //! Running programs, never for longer than they may take.
 
+use ironverbs::Context;
 use serde_json::Value;
 use std::any::Any;
 use std::fmt::Debug;
@@ -23,6 +24,7 @@ pub struct Device {
     pub gid_index: String,
     /// Ends reach each other by LID alone, unless they are told a GID.
     pub is_infiniband: bool,
+    pub has_xrc: bool,
 }
 
 impl Device {
@@ -32,7 +34,15 @@ impl Device {
         let table = &gids["result"]["tables"][0];
         let index = table["chosen_index"].as_u64().expect("the device has a GID");
         let is_infiniband = table["link_layer"] == "InfiniBand";
-        Some(Self { name, gid_index: index.to_string(), is_infiniband })
+        let has_xrc = Context::open(&name).expect("the device can be opened").create_xrcd().is_ok();
+        Some(Self { name, gid_index: index.to_string(), is_infiniband, has_xrc })
+    }
+
+    /// Ends the running test on a device without extended reliable connections.
+    pub fn needs_xrc(&self) {
+        if !self.has_xrc {
+            skip("the device has no XRC");
+        }
     }
 
     /// What a C tool has to be told about the device.
@@ -56,10 +66,11 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> String {
 }
 
 /// Does the same with each, beside each other: what mostly waits for deadlines need not wait for them one by one.
-pub fn at_once<T: Send, const N: usize>(each: [T; N], what: impl Fn(T) + Sync) {
+pub fn at_once<T: Send>(each: impl IntoIterator<Item = T>, what: impl Fn(T) + Sync) {
     thread::scope(|scope| {
-        let running = each.map(|one| scope.spawn(|| what(one)));
-        for ended in running.map(|one| one.join()) {
+        let what = &what;
+        let running: Vec<_> = each.into_iter().map(|one| scope.spawn(move || what(one))).collect();
+        for ended in running.into_iter().map(|one| one.join()) {
             ended.unwrap_or_else(|payload| resume_unwind(payload));
         }
     });
