@@ -3,7 +3,7 @@
 use super::abi::{SockaddrIn6, Storage};
 use super::query::IbAddress;
 use crate::uverbs::types::Gid;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 const AF_INET: u16 = libc::AF_INET as u16;
@@ -70,14 +70,6 @@ pub fn ib_from_storage(storage: &Storage) -> Option<IbAddress> {
         gid: Gid(at(8, 16).try_into().ok()?),
         service_id: u64::from_be_bytes(at(24, 8).try_into().ok()?),
     })
-}
-
-/// Any address of the family, and any port.
-pub fn any_like(address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        IpAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-    }
 }
 
 #[cfg(test)]

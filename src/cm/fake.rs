@@ -375,6 +375,12 @@ impl State {
                 self.id(u32_at(0), file)?;
                 assert_eq!(u32_at(12), 0);
                 let (from, to) = (usize::from(u16_at(8)), usize::from(u16_at(10)));
+                for rest in [&body[16 + from..144], &body[144 + to..]] {
+                    assert!(
+                        rest.iter().all(|byte| *byte == 0),
+                        "the kernel looks at an address's family whatever its size"
+                    );
+                }
                 let addresses = (&body[16..16 + from], &body[144..144 + to]);
                 (format!("resolve_addr {} {addresses:?} {} ms", u32_at(0), u32_at(4)), nothing)
             }

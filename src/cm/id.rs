@@ -1,7 +1,7 @@
 //! Ids: one end of a connection in the making, of a service, or of a multicast group.
 
-use super::abi::{self, Accept, BindIp, Command, ConnParam, CreateId, DestroyId, EventsReported, ResolveIp};
-use super::address::{self, any_like};
+use super::abi::{self, Accept, BindIp, Command, ConnParam, CreateId, DestroyId, EventsReported, ResolveIp, Storage};
+use super::address;
 use super::channel::{EventChannel, next_key, register, unregister};
 use super::command::send;
 use super::data::{Message, SendData};
@@ -16,6 +16,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
+use zerocopy::FromZeros;
 
 /// Which id an event is about.
 ///
@@ -271,10 +272,10 @@ impl CmId {
         track.from = from.or(track.from);
         track.to = Some(to);
         drop(track);
-        let (src_addr, src_size) = address::storage(from.unwrap_or(any_like(to)));
+        // Zeros, family and all, for none: only then does the kernel take the link from the scope of `to` (`cma_bind_addr`).
+        let (src_addr, src_size) = from.map_or((Storage::new_zeroed(), 0), address::storage);
         let (dst_addr, dst_size) = address::storage(to);
         let (id, timeout_ms) = (self.number(), milliseconds(timeout));
-        let src_size = if from.is_some() { src_size } else { 0 };
         let request = abi::ResolveAddr { id, timeout_ms, src_size, dst_size, reserved: 0, src_addr, dst_addr };
         let older = || ResolveIp {
             src_addr: from.map(address::sockaddr_in6).unwrap_or_default(),

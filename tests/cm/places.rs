@@ -1,7 +1,7 @@
 //! Which device and address an id is at.
 
 use crate::harness::skip;
-use crate::scene::{Kit, Scene, WITHIN, address_of, from_the_other_device, scene};
+use crate::scene::{Kit, Scene, WITHIN, address_of, change_network, from_the_other_device, link_of, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{
@@ -15,6 +15,7 @@ tests! {
     a_device_is_found_by_its_index,
     connections_by_ipv6,
     connections_by_link_local_addresses,
+    a_link_local_peer_is_sought_on_its_link,
     a_listener_everywhere,
     an_id_moves_to_another_channel,
     between_two_devices,
@@ -85,6 +86,52 @@ fn connections_by_link_local_addresses(target: &Target) {
     // Without the scope nobody knows which link is meant.
     let error = Listener::bind(SocketAddrV6::new(address, 7532, 0, 0).into()).unwrap_err();
     assert_eq!(error.step(), Some(Step::Bind), "{error}");
+}
+
+/// Every link has the network `fe80::/64`. The scope says which is meant.
+fn a_link_local_peer_is_sought_on_its_link(target: &Target) {
+    let (here, ours) = ipv6(target, |gid| gid.is_link_local(), "link-local IPv6");
+    if target.peer == target.device {
+        skip("IRONVERBS_TEST_PEER names no second device");
+    }
+    let theirs = address_of(target, &target.peer, |gid| gid.is_link_local()).expect("as the first has one");
+    let [Some(net0), Some(net1)] = [ours.netdev_ifindex, theirs.netdev_ifindex] else {
+        skip("the kernel does not tell the network device")
+    };
+    let nobody = "fe80::dead".parse().unwrap();
+    let to = |ip, port, link| SocketAddr::from(SocketAddrV6::new(ip, port, 0, link));
+    for link in [net1, net0] {
+        let error = Connector::to(to(nobody, 7538, link)).resolve(WITHIN).unwrap_err();
+        assert!(error.to_string().contains("is nobody's address on its network"), "{error}");
+        let sought = |link| neighbours(link).contains("fe80::dead");
+        assert!(sought(link), "not sought on {link}: {error}");
+        change_network("ip", &format!("-6 neigh flush to fe80::dead dev {}", link_of(link)));
+    }
+    // From the second device to the first, which is behind that link, and from the first to itself.
+    let listener = Listener::bind(to(here, 7538, net0)).unwrap();
+    for (link, device) in [(net1, &target.peer), (net0, &target.device)] {
+        let route = Connector::to(to(here, 7538, link)).resolve(WITHIN).unwrap();
+        let devices = Devices::new();
+        let context = devices.context_of(route.id()).unwrap();
+        assert_eq!(&context.info().name, device);
+        let kit = Kit::on(&context, 1, 64);
+        let prepared = route.qp_builder(&kit.pd, &kit.cq, &kit.cq).unwrap().build().unwrap();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let scene = Scene { devices: Devices::new(), ip: here.into() };
+                scene.accept(&listener, (1, 64), &Handshake::default()).unwrap()
+            });
+            let client = route.connect(prepared, &Handshake::default(), WITHIN).unwrap();
+            drop((client, server.join().unwrap()));
+        });
+    }
+}
+
+/// As `ip` tells of whom it looked for on a link, also in vain.
+fn neighbours(link: u32) -> String {
+    let arguments = ["-6", "neigh", "show", "nud", "all", "dev", &link_of(link)];
+    let told = std::process::Command::new("ip").args(arguments).output().unwrap();
+    String::from_utf8(told.stdout).unwrap()
 }
 
 /// It has no device until a peer comes by one.

@@ -225,6 +225,13 @@ pub fn change_network(program: &str, words: &str) {
     assert!(status.success(), "{program} {words}");
 }
 
+/// The name of the network link that has that index.
+pub fn link_of(index: u32) -> String {
+    let links = nix::net::if_::if_nameindex().unwrap();
+    let link = links.iter().find(|link| link.index() == index).expect("there is such a link");
+    link.name().to_str().unwrap().to_owned()
+}
+
 /// What programs have on the devices under test, as the kernel counts it.
 pub type Objects = BTreeMap<String, u64>;
 
