@@ -170,7 +170,7 @@ impl EventChannel {
         &*self.file
     }
 
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.file, &other.file)
     }
 

@@ -3,12 +3,17 @@
 use crate::scene::{Kit, WITHIN, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
-use ironverbs::rdma_cm::{Connector, Handshake, Listener, Reason, SendData};
+use ironverbs::Qpn;
+use ironverbs::rdma_cm::{
+    ConnParams, Connector, EventChannel, EventType, Handshake, Listener, PortSpace, Reason, SendData,
+};
+use ironverbs::tokio::AsyncEventChannel;
 use std::time::Duration;
 use tokio::time::timeout;
 
 tests! {
     both_sides_on_one_thread,
+    an_event_loop_is_a_task,
     a_future_can_be_dropped_anywhere,
 }
 
@@ -55,6 +60,34 @@ fn both_sides_on_one_thread(target: &Target) {
         }
     });
     drop(listener);
+    nothing_is_left(target, &before);
+}
+
+/// Ids of both sides on one channel, by hand.
+fn an_event_loop_is_a_task(target: &Target) {
+    let scene = scene(target);
+    let before = objects(target);
+    on_one_thread(async {
+        let events = AsyncEventChannel::new(EventChannel::open().unwrap()).unwrap();
+        let [listener, client] = [(); 2].map(|()| events.get_ref().create_id(PortSpace::Tcp).unwrap());
+        listener.bind(scene.at(7593)).unwrap();
+        listener.listen(1).unwrap();
+        client.resolve_addr(None, scene.at(7593), WITHIN).unwrap();
+        let mut kinds = vec![];
+        while kinds.last() != Some(&EventType::REJECTED) {
+            let mut event = events.next().await.unwrap();
+            kinds.push(event.event_type());
+            match event.event_type() {
+                EventType::ADDR_RESOLVED => client.resolve_route(WITHIN).unwrap(),
+                EventType::ROUTE_RESOLVED => client.connect(&ConnParams::new(Qpn::new(17).unwrap())).unwrap(),
+                EventType::CONNECT_REQUEST => event.take_request().unwrap().reject(SendData::NONE).unwrap(),
+                _ => assert_eq!(event.id(), client.key()),
+            }
+        }
+        let wanted =
+            [EventType::ADDR_RESOLVED, EventType::ROUTE_RESOLVED, EventType::CONNECT_REQUEST, EventType::REJECTED];
+        assert_eq!(kinds, wanted);
+    });
     nothing_is_left(target, &before);
 }
 

@@ -123,7 +123,7 @@ impl Link {
     /// As [`wait_end`](Self::wait_end), for a task. The future can be dropped at any time, and loses nothing.
     #[cfg(feature = "tokio")]
     pub async fn ended(&self) -> Result<Reason, Error> {
-        self.end_by(&super::wait::Async).await.map(|reason| reason.unwrap_or(Reason::None))
+        self.end_by(&super::wait::Async::default()).await.map(|reason| reason.unwrap_or(Reason::None))
     }
 
     /// Ends the connection, without a word to its queue pair; see [`Connection::disconnect`].

@@ -100,7 +100,7 @@ impl Connector {
     /// As [`resolve`](Self::resolve), for a task. The future can be dropped at any time: that ends it.
     #[cfg(feature = "tokio")]
     pub async fn resolve_async(&self) -> Result<Route, Error> {
-        self.resolve_by(&super::wait::Async).await
+        self.resolve_by(&super::wait::Async::default()).await
     }
 
     async fn resolve_by(&self, waiter: &impl Waiter) -> Result<Route, Error> {
@@ -181,7 +181,7 @@ impl Route {
         prepared: PreparedQp<P, Rc>,
         handshake: &Handshake<'_>,
     ) -> Result<Connection<P>, Error> {
-        self.connect_by(prepared, handshake, &super::wait::Async).await
+        self.connect_by(prepared, handshake, &super::wait::Async::default()).await
     }
 
     async fn connect_by<P: Provider>(

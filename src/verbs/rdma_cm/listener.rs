@@ -98,7 +98,7 @@ impl Listener {
     #[cfg(feature = "tokio")]
     pub async fn request_async(&self) -> Result<Request, Error> {
         loop {
-            if let Some(request) = self.request_by(&super::wait::Async).await? {
+            if let Some(request) = self.request_by(&super::wait::Async::default()).await? {
                 return Ok(request);
             }
         }
@@ -220,7 +220,7 @@ impl Request {
         prepared: PreparedQp<P, Rc>,
         handshake: &Handshake<'_>,
     ) -> Result<Connection<P>, Error> {
-        self.accept_by(prepared, handshake, &super::wait::Async).await
+        self.accept_by(prepared, handshake, &super::wait::Async::default()).await
     }
 
     async fn accept_by<P: Provider>(

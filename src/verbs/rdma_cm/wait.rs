@@ -50,14 +50,30 @@ impl Waiter for Blocking {
     }
 }
 
-/// Lets the task sleep; whoever wants a deadline puts one around.
+/// Lets the task sleep; whoever wants a deadline puts one around. One future waits for one channel, which the runtime watches from
+/// its first wait until the future ends.
 #[cfg(feature = "tokio")]
-pub(super) struct Async;
+#[derive(Default)]
+pub(super) struct Async {
+    watched: std::sync::OnceLock<crate::verbs::tokio::AsyncEventChannel>,
+}
 
 #[cfg(feature = "tokio")]
 impl Waiter for Async {
     async fn next(&self, channel: &EventChannel) -> Result<Option<Event>, Error> {
-        crate::verbs::tokio::next_cm_event(channel).await.map(Some)
+        let watched = match self.watched.get() {
+            Some(watched) => watched,
+            None => {
+                // A future that finds what it wants without a wait needs no runtime.
+                if let Some(event) = channel.try_next()? {
+                    return Ok(Some(event));
+                }
+                let watched = crate::verbs::tokio::AsyncEventChannel::new(channel.clone())?;
+                self.watched.get_or_init(|| watched)
+            }
+        };
+        debug_assert!(watched.get_ref().is(channel), "a future waits for one channel");
+        watched.next().await.map(Some)
     }
 
     fn limit(&self) -> Duration {

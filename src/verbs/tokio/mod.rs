@@ -2,6 +2,7 @@
 //!
 //! - [`AsyncCq`]: a completion queue that is waited for with `.await`.
 //! - [`EventStream`]: the asynchronous events of a context.
+//! - [`AsyncEventChannel`]: the events of ids of the connection manager.
 //! - [`Operations`] and their [`Driver`]: work requests on [pool slots](crate::Slot) that are awaited one by one. Dropping
 //!   such a future gives up the answer and nothing else: the device keeps the buffer until the work request completes, and
 //!   then the slot goes back to the pool.
@@ -15,7 +16,7 @@ mod cq;
 mod events;
 mod operations;
 
-pub(super) use cm::next_cm_event;
+pub use cm::AsyncEventChannel;
 pub use cq::AsyncCq;
 pub use events::EventStream;
 pub use operations::{Driver, Operation, OperationError, Operations};
