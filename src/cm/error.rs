@@ -58,7 +58,7 @@ pub enum Error {
     },
     /// While the step was under way, an event came that ends it otherwise, as when the peer disconnects before the connection
     /// is established.
-    #[error("{step}{about}: {event} came instead")]
+    #[error("{step}{about}: {event} came instead{}", Hint(.hint))]
     Unexpected {
         /// The step that was under way.
         step: Step,
@@ -66,6 +66,8 @@ pub enum Error {
         event: EventType,
         /// Between whom.
         about: Box<About>,
+        /// What to do, where the library knows it.
+        hint: Option<Cow<'static, str>>,
     },
     /// A value was refused before any system call was made.
     #[error("{step}: {what} is {value}; {limit}")]
@@ -80,7 +82,7 @@ pub enum Error {
         limit: Cow<'static, str>,
     },
     /// The step did not end within its time. It goes on in the kernel until the id is dropped.
-    #[error("{step}{about}: {}", Silence(*.waited))]
+    #[error("{step}{about}: {}{}", Silence(*.waited), Hint(.hint))]
     Timeout {
         /// What was waited for.
         step: Step,
@@ -88,6 +90,8 @@ pub enum Error {
         waited: Duration,
         /// Between whom.
         about: Box<About>,
+        /// What may be the matter, where the library knows it.
+        hint: Option<Cow<'static, str>>,
     },
     /// There is no connection manager here.
     #[error("no connection manager: {why}")]

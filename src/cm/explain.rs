@@ -8,6 +8,7 @@ use super::state::State;
 use crate::uverbs::errno::Errno;
 use std::borrow::Cow;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// The kernel refused the step at once.
 pub fn refused(step: Step, errno: Errno, about: About) -> Error {
@@ -33,13 +34,60 @@ pub fn ended(step: Step, event: Event, about: About) -> Error {
             | EventType::MULTICAST_ERROR
     );
     let reason = event.reason();
-    if !failed && reason == Reason::None {
-        return Error::Unexpected { step, event: event_type, about: Box::new(about) };
-    }
     let about = about.with_interface();
+    if !failed && reason == Reason::None {
+        let hint = of_event(step, event_type);
+        return Error::Unexpected { step, event: event_type, about: Box::new(about), hint };
+    }
     let hint = of_reason(step, event_type, reason, &about);
     let private_data = Box::new(event.into_private_data());
     Error::Failed { step, event: event_type, reason, about: Box::new(about), hint, private_data }
+}
+
+/// The id's device is gone, which an event has told already.
+pub fn removed(step: Step, about: About) -> Error {
+    let event = EventType::DEVICE_REMOVAL;
+    Error::Unexpected { step, event, about: Box::new(about.with_interface()), hint: of_event(step, event) }
+}
+
+/// Nothing came in time.
+pub fn timed_out(step: Step, waited: Duration, about: About) -> Error {
+    let about = about.with_interface();
+    // Where there was no time, nothing is the matter.
+    let hint = if waited.is_zero() { None } else { of_silence(step, &about) };
+    Error::Timeout { step, waited, about: Box::new(about), hint }
+}
+
+/// The kernel tries for longer than most programs wait, more than a minute for a peer and its packets that are lost: so it is mostly the
+/// program's own time that ends.
+fn of_silence(step: Step, about: &About) -> Option<Cow<'static, str>> {
+    let to = ip(about.to);
+    let passes = "does UDP port 4791 pass both ways?";
+    Some(match step {
+        Step::ResolveAddr => format!("{to} has not answered yet (ip neigh shows who does)").into(),
+        Step::ResolveRoute => "is a subnet manager running?".into(),
+        Step::Connect => {
+            format!("{to} has not answered yet: is the host up, does its program accept, and {passes}").into()
+        }
+        Step::Accept => format!("{to} has not said its last word: has it gone meanwhile, and {passes}").into(),
+        Step::Disconnect => format!(
+            "{to} has not confirmed the end: does its program look for events of the connection manager, and {passes} Drop the \
+             connection, which ends it all the same"
+        )
+        .into(),
+        _ => return None,
+    })
+}
+
+fn of_event(step: Step, event: EventType) -> Option<Cow<'static, str>> {
+    match (step, event) {
+        (_, EventType::DEVICE_REMOVAL) => Some(
+            "the device goes away: drop the id and what was made on the device, and let Devices forget it (Devices::forget)"
+                .into(),
+        ),
+        (Step::Accept, EventType::DISCONNECTED) => Some("the peer has ended it as soon as it had begun".into()),
+        _ => None,
+    }
 }
 
 fn of_reason(step: Step, event: EventType, reason: Reason, about: &About) -> Option<Cow<'static, str>> {
@@ -209,11 +257,41 @@ mod tests {
 
     #[test]
     fn a_wait_of_no_time_does_not_blame_the_peer_for_its_silence() {
-        let timeout = |waited| Error::Timeout { step: Step::Connect, waited, about: Box::default() }.to_string();
-        assert_eq!(timeout(std::time::Duration::ZERO), "rdma_connect: there was no time left to wait for it");
-        assert_eq!(timeout(std::time::Duration::from_secs(2)), "rdma_connect: nothing came within 2 s");
-        assert_eq!(timeout(std::time::Duration::from_millis(29_987)), "rdma_connect: nothing came within 30 s");
-        assert_eq!(timeout(std::time::Duration::from_millis(1540)), "rdma_connect: nothing came within 1.5 s");
+        let timeout = |waited| timed_out(Step::Migrate, waited, About::default()).to_string();
+        assert_eq!(timeout(Duration::from_secs(2)), "rdma_migrate_id: nothing came within 2 s");
+        assert_eq!(timeout(Duration::from_millis(29_987)), "rdma_migrate_id: nothing came within 30 s");
+        assert_eq!(timeout(Duration::from_millis(1540)), "rdma_migrate_id: nothing came within 1.5 s");
+        let connect = timed_out(Step::Connect, Duration::ZERO, About::default()).to_string();
+        assert_eq!(connect, "rdma_connect: there was no time left to wait for it");
+    }
+
+    /// Packets that are lost are mostly seen so: the program's time is over long before the kernel gives up.
+    #[test]
+    fn a_silent_peer_is_told_with_the_way_to_it_and_what_to_look_at() {
+        let text = |step| timed_out(step, Duration::from_secs(5), about(None, Some("127.0.0.1:7"))).to_string();
+        assert_eq!(
+            text(Step::Connect),
+            "rdma_connect to 127.0.0.1:7 (via lo): nothing came within 5 s: 127.0.0.1 has not answered yet: is the host up, does \
+             its program accept, and does UDP port 4791 pass both ways?"
+        );
+        assert!(text(Step::Accept).contains("127.0.0.1 has not said its last word"));
+        assert!(text(Step::Accept).contains("UDP port 4791"));
+        let disconnect = text(Step::Disconnect);
+        assert!(
+            disconnect.contains("has not confirmed the end") && disconnect.contains("UDP port 4791"),
+            "{disconnect}"
+        );
+        assert!(disconnect.contains("Drop the connection"), "{disconnect}");
+    }
+
+    #[test]
+    fn a_device_that_goes_is_to_be_forgotten() {
+        let text = removed(Step::GetRequest, about(Some("127.0.0.1:7"), None)).to_string();
+        assert!(
+            text.starts_with("rdma_get_request from 127.0.0.1:7 (via lo): DEVICE_REMOVAL came instead: "),
+            "{text}"
+        );
+        assert!(text.contains("drop the id") && text.contains("Devices::forget"), "{text}");
     }
 
     /// Random EINVAL where the peer had given up already.

@@ -27,7 +27,7 @@ pub(crate) mod fake;
 #[cfg(test)]
 mod tests;
 
-pub use explain::ended;
+pub use explain::{ended, removed, timed_out};
 pub use linux::LinuxCm;
 pub use multicast::{Group, Membership};
 pub use query::{IbAddress, IdAddress, IdGids};

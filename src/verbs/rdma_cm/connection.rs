@@ -8,7 +8,7 @@ use crate::cm::event::{Event, EventType};
 use crate::cm::id::CmId;
 use crate::cm::reason::Reason;
 use crate::cm::state::State;
-use crate::cm::{IdAddress, ended};
+use crate::cm::{IdAddress, ended, removed, timed_out};
 use crate::uverbs::errno::Errno;
 use crate::verbs::provider::{Any, Provider};
 use crate::verbs::qp::Qp;
@@ -131,11 +131,7 @@ impl Link {
         self.begin_end()?;
         let waiter = Blocking::within(timeout);
         let ended = Blocking::run(self.end_by(&waiter))?;
-        ended.ok_or_else(|| Error::Timeout {
-            step: Step::Disconnect,
-            waited: waiter.limit(),
-            about: Box::new(self.id.about()),
-        })
+        ended.ok_or_else(|| timed_out(Step::Disconnect, waiter.limit(), self.id.about()))
     }
 
     /// As [`disconnect`](Self::disconnect), for a task.
@@ -158,12 +154,9 @@ impl Link {
 
     async fn end_by(&self, waiter: &impl Waiter) -> Result<Option<Reason>, Error> {
         loop {
-            let about = self.id.about();
-            match (about.state, about.last_event) {
-                (Some(State::DeviceRemoved), Some(event)) => {
-                    return Err(Error::Unexpected { step: Step::Disconnect, event, about: Box::new(about) });
-                }
-                (Some(state), _) if state.is_over() => return Ok(Some(Reason::None)),
+            match self.id.state() {
+                State::DeviceRemoved => return Err(removed(Step::Disconnect, self.id.about())),
+                state if state.is_over() => return Ok(Some(Reason::None)),
                 _ => {}
             }
             let Some(event) = waiter.next(&self.channel).await? else { return Ok(None) };

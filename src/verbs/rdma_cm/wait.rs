@@ -5,7 +5,7 @@ use crate::cm::channel::{EventChannel, deadline};
 use crate::cm::error::Error;
 use crate::cm::event::{Event, EventType};
 use crate::cm::id::CmId;
-use crate::cm::{ended, error::Step};
+use crate::cm::{ended, error::Step, timed_out};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -91,10 +91,7 @@ pub(super) async fn expect(
 ) -> Result<Event, Error> {
     loop {
         match waiter.next(channel).await? {
-            None => {
-                let about = Box::new(id.about());
-                return Err(Error::Timeout { step, waited: waiter.limit(), about });
-            }
+            None => return Err(timed_out(step, waiter.limit(), id.about())),
             Some(event) if event.event_type() == wanted => return Ok(event),
             Some(event) if is_aside(event.event_type()) => {}
             Some(event) => return Err(ended(step, event, id.about())),
