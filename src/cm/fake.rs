@@ -35,6 +35,7 @@ struct State {
     next_id: u32,
     log: Vec<String>,
     refuse: BTreeMap<u32, Errno>,
+    refuse_once: Option<(u32, Errno)>,
     locked_out: bool,
     /// Commands from this number on are not known.
     knows_below: Option<u32>,
@@ -93,6 +94,11 @@ impl FakeCm {
     /// Refuses every command of that number.
     pub fn refuse(&self, command: u32, errno: Errno) {
         self.state().refuse.insert(command, errno);
+    }
+
+    /// Refuses the next command of that number.
+    pub fn refuse_once(&self, command: u32, errno: Errno) {
+        self.state().refuse_once = Some((command, errno));
     }
 
     /// Refuses everything, as after a change of credentials; or no more.
@@ -413,6 +419,9 @@ unsafe impl CmFile for FakeFile {
         }
         if let Some(errno) = state.refuse.get(&cmd) {
             return Err(*errno);
+        }
+        if let Some((_, errno)) = state.refuse_once.take_if(|(number, _)| *number == cmd) {
+            return Err(errno);
         }
         let (entry, answer) = state.run(self.ready.as_fd().as_raw_fd(), cmd, body, out)?;
         // Where the response's address is, by command.

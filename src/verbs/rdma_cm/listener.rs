@@ -8,8 +8,10 @@ use crate::cm::data::{PrivateData, SendData};
 use crate::cm::error::{Error, Step};
 use crate::cm::event::{Ece, EventType, PeerParams};
 use crate::cm::id::{CmId, PortSpace};
+use crate::cm::state::State;
 use crate::cm::sys::CmSys;
-use crate::cm::{IdAddress, LinuxCm, ended};
+use crate::cm::{IdAddress, LinuxCm, ended, removed};
+use crate::uverbs::errno::Errno;
 use crate::verbs::cq::Cq;
 use crate::verbs::pd::Pd;
 use crate::verbs::prepared::{PreparedQp, QpBuilder};
@@ -88,7 +90,8 @@ impl Listener {
     }
 
     /// The next peer that asks; `None` if none came within `timeout`. Blocks. Where the process may open no more files, that is an
-    /// error, and the peer waits on.
+    /// error, and the peer waits on. When the device that it listens on goes, that is an error each time
+    /// ([`Error::Unexpected`], `DEVICE_REMOVAL`): drop the listener.
     #[doc(alias = "rdma_get_request")]
     pub fn request(&self, timeout: Duration) -> Result<Option<Request>, Error> {
         Blocking::run(self.request_by(&Blocking::within(timeout)))
@@ -109,6 +112,10 @@ impl Listener {
     }
 
     async fn request_by(&self, waiter: &impl Waiter) -> Result<Option<Request>, Error> {
+        // The event that told so is read, and no other will come.
+        if self.id.state() == State::DeviceRemoved {
+            return Err(removed(Step::GetRequest, self.id.about()));
+        }
         // A channel of its own, so that whoever waits for its events takes nobody else's.
         let spare = self.spare().take();
         let channel = spare.map_or_else(|| EventChannel::open_on(&*self.sys), Ok)?;
@@ -118,16 +125,27 @@ impl Listener {
                 return Ok(None);
             };
             if let Some(id) = event.take_request() {
-                id.migrate(&channel)?;
-                let addresses = id.addresses()?;
-                let peer = event.peer().cloned().unwrap_or_default();
-                return Ok(Some(Request { id, channel, addresses, peer, ece: event.ece() }));
+                match id.migrate(&channel).and_then(|()| id.addresses()) {
+                    Ok(addresses) => {
+                        let peer = event.peer().cloned().unwrap_or_default();
+                        return Ok(Some(Request { id, channel, addresses, peer, ece: event.ece() }));
+                    }
+                    // It has gone meanwhile, as with its device, and the next may be better.
+                    Err(error) if has_gone(&error) => continue,
+                    Err(error) => return Err(error),
+                }
             }
             if !is_aside(event.event_type()) {
                 return Err(ended(Step::GetRequest, event, self.id.about()));
             }
         }
     }
+}
+
+/// Whether the kernel has no such id any more, or none that is good for anything.
+fn has_gone(error: &Error) -> bool {
+    let errno = error.errno().filter(|_| matches!(error, Error::Kernel { .. }));
+    matches!(errno, Some(Errno::EINVAL | Errno::ENOENT | Errno::ENXIO | Errno::EIO | Errno::ENODEV))
 }
 
 /// Readable when a peer asks: then [`request`](Listener::request) with a time-out of zero gives it.
@@ -245,11 +263,46 @@ mod tests {
     use crate::cm::abi::EventResp;
     use crate::cm::fake::FakeCm;
 
+    fn listening() -> (FakeCm, Listener) {
+        let cm = FakeCm::default();
+        let listener = Listener::bind_on(Arc::new(cm.clone()), "10.9.9.1:7471".parse().unwrap(), 4, |_| Ok(()));
+        (cm, listener.unwrap())
+    }
+
+    #[test]
+    fn a_request_that_has_gone_is_passed_over() {
+        // MIGRATE_ID, QUERY.
+        for command in [18, 19] {
+            for errno in [Errno::ENXIO, Errno::EIO, Errno::ENOENT] {
+                let (cm, listener) = listening();
+                cm.ask(0, EventResp::default());
+                cm.ask(0, EventResp::default());
+                cm.refuse_once(command, errno);
+                let request = listener.request(Duration::ZERO).unwrap().expect("the second one");
+                assert_eq!(cm.ids(), [0, 2], "the first one is dropped");
+                drop(request);
+                // What is wrong with the process is not the request's.
+                cm.ask(0, EventResp::default());
+                cm.refuse_once(command, Errno::ENOMEM);
+                assert_eq!(listener.request(Duration::ZERO).unwrap_err().errno(), Some(Errno::ENOMEM));
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_that_has_gone_is_told_each_time() {
+        let (cm, listener) = listening();
+        cm.tell(0, EventResp { event: EventType::DEVICE_REMOVAL.0, ..EventResp::default() });
+        for _ in 0..3 {
+            let error = listener.request(Duration::ZERO).unwrap_err();
+            assert!(matches!(error, Error::Unexpected { event: EventType::DEVICE_REMOVAL, .. }), "{error}");
+            assert!(error.to_string().contains("Devices::forget"), "{error}");
+        }
+    }
+
     #[test]
     fn a_peer_waits_on_while_no_more_files_can_be_opened() {
-        let cm = FakeCm::default();
-        let listener =
-            Listener::bind_on(Arc::new(cm.clone()), "10.9.9.1:7471".parse().unwrap(), 4, |_| Ok(())).unwrap();
+        let (cm, listener) = listening();
         cm.ask(0, EventResp::default());
         cm.files_at_most(1);
         listener.request(Duration::ZERO).unwrap_err();
