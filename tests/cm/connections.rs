@@ -4,7 +4,7 @@ use crate::scene::{WITHIN, is_receive, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{
-    ConnParams, Connector, Ece, EventChannel, EventType, Handshake, Listener, PortSpace, Reason, SendData, State,
+    ConnParams, Connector, Ece, Error, EventChannel, EventType, Handshake, Listener, PortSpace, Reason, SendData, State,
 };
 use ironverbs::{QpBuilder, QpState, Qpn};
 use std::time::Duration;
@@ -16,6 +16,7 @@ tests! {
     an_event_loop_makes_connections,
     in_the_port_space_of_infiniband,
     a_listener_is_told_where_it_is,
+    a_server_that_accepts_and_goes,
 }
 
 fn data_goes_both_ways_and_the_end_is_told(target: &Target) {
@@ -175,4 +176,35 @@ fn a_listener_is_told_where_it_is(target: &Target) {
     assert!(listener.request(Duration::from_millis(20)).unwrap().is_none());
     let route = Connector::to(here).type_of_service(32).resolve(WITHIN).unwrap();
     assert_eq!(route.addresses().peer, Some(here));
+}
+
+/// The client is told that the peer went, and not just that the kernel takes a step no more: at whatever step that was.
+fn a_server_that_accepts_and_goes(target: &Target) {
+    let scene = scene(target);
+    let before = objects(target);
+    let listener = Listener::bind(scene.at(7506)).unwrap();
+    let mut told = std::collections::BTreeMap::new();
+    for _ in 0..40 {
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                let (route, prepared) = scene.route(scene.at(7506));
+                route.connect(prepared, &Handshake::default(), WITHIN).map(drop)
+            });
+            let request = listener.request(WITHIN).unwrap().unwrap();
+            let context = scene.devices.context_of(request.id()).unwrap();
+            let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
+            let prepared = request.qp_builder(&pd, &cq, &cq).unwrap().build().unwrap();
+            let qp = request.id().bring_up(prepared).unwrap();
+            request.id().accept(&ConnParams::new(qp.qpn())).unwrap();
+            drop(request);
+            let outcome = client.join().unwrap();
+            if let Err(error) = &outcome {
+                assert!(matches!(error, Error::Failed { event: EventType::REJECTED, .. }), "{error}");
+            }
+            *told.entry(outcome.is_ok()).or_insert(0) += 1;
+        });
+    }
+    eprintln!("connected or not: {told:?}");
+    drop(listener);
+    nothing_is_left(target, &before);
 }

@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Link};
 use super::handshake::Handshake;
-use super::wait::{Blocking, Waiter, expect};
+use super::wait::{Blocking, Waiter, expect, or_the_end};
 use crate::cm::channel::EventChannel;
 use crate::cm::error::{Error, Step};
 use crate::cm::event::EventType;
@@ -196,8 +196,11 @@ impl Route {
         let attr = &prepared.core.context().attr;
         id.connect(&handshake.params(attr, prepared.qpn(), prepared.has_srq(), None))?;
         let answer = expect(waiter, &channel, &id, Step::Connect, EventType::CONNECT_RESPONSE).await?;
-        let qp = id.bring_up_with(prepared, handshake.min_rnr_timer)?;
-        id.establish()?;
+        let done = id.bring_up_with(prepared, handshake.min_rnr_timer).and_then(|qp| id.establish().map(|()| qp));
+        let qp = match done {
+            Ok(qp) => qp,
+            Err(refusal) => return Err(or_the_end(refusal, waiter, &channel, &id).await),
+        };
         Ok(Connection::new(qp, Link::new(id, channel, addresses), answer.into_private_data()))
     }
 }

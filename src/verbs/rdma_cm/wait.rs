@@ -5,7 +5,9 @@ use crate::cm::channel::{EventChannel, deadline};
 use crate::cm::error::Error;
 use crate::cm::event::{Event, EventType};
 use crate::cm::id::CmId;
+use crate::cm::state::State;
 use crate::cm::{ended, error::Step, timed_out};
+use crate::uverbs::errno::Errno;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -99,7 +101,66 @@ pub(super) async fn expect(
     }
 }
 
+/// What a refusal was about, where the peer went between its answer and this side's last word: the kernel calls that a bare
+/// `EINVAL`, and the event that says why is there or about to come.
+pub(super) async fn or_the_end(refusal: Error, waiter: &impl Waiter, channel: &EventChannel, id: &CmId) -> Error {
+    let Error::Kernel { errno: Errno::EINVAL | Errno::ENOENT, .. } = refusal else { return refusal };
+    // Who has turned the answer down himself is told nothing.
+    while id.state() == State::Answered {
+        match waiter.next(channel).await {
+            Ok(Some(event)) if is_aside(event.event_type()) => {}
+            Ok(Some(event)) => return ended(Step::Connect, event, id.about()),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    refusal
+}
+
 /// Whether an event ends nothing.
 pub(super) fn is_aside(event: EventType) -> bool {
     matches!(event, EventType::ADDR_CHANGE | EventType::MULTICAST_JOIN | EventType::MULTICAST_ERROR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cm::abi::EventResp;
+    use crate::cm::fake::FakeCm;
+    use crate::cm::id::PortSpace;
+    use crate::cm::reason::{Reason, RejectReason};
+
+    fn told(event: EventType, status: u32) -> EventResp {
+        EventResp { event: event.0, status, ..EventResp::default() }
+    }
+
+    #[test]
+    fn a_peer_that_goes_before_the_last_word_is_told_by_its_reason() {
+        let cm = FakeCm::default();
+        let channel = EventChannel::open_on(&cm).unwrap();
+        let id = channel.create_id(PortSpace::Tcp).unwrap();
+        cm.tell(0, told(EventType::CONNECT_RESPONSE, 0));
+        channel.drain(drop).unwrap();
+        cm.refuse(8, Errno::EINVAL);
+        let refused = || {
+            let waiter = Blocking::within(Duration::from_millis(50));
+            Blocking::run(or_the_end(id.establish().unwrap_err(), &waiter, &channel, &id))
+        };
+        assert!(matches!(refused(), Error::Kernel { step: Step::Establish, errno: Errno::EINVAL, .. }));
+        cm.tell(0, told(EventType::ADDR_CHANGE, 0));
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(5));
+                cm.tell(0, told(EventType::REJECTED, 28));
+            });
+            refused()
+        });
+        let Error::Failed { step: Step::Connect, reason, .. } = &error else { panic!("{error}") };
+        assert_eq!(*reason, Reason::Rejected(RejectReason::CONSUMER_DEFINED));
+        // It is over, and no more events are waited for.
+        assert!(matches!(refused(), Error::Kernel { errno: Errno::EINVAL, .. }));
+        // What is wrong with this side is told as that, whatever else there is.
+        cm.refuse(8, Errno::ENOMEM);
+        cm.tell(0, told(EventType::REJECTED, 28));
+        assert!(matches!(refused(), Error::Kernel { errno: Errno::ENOMEM, .. }));
+    }
 }

@@ -189,9 +189,11 @@ impl From<Error> for Failure {
             Error::Kernel { errno: Errno::ENODEV, .. } => Kind::NoDevice,
             Error::Kernel { step: Step::ResolveAddr | Step::ResolveRoute | Step::Connect, .. } => Kind::Peer,
             // So it answers where the peer has given up meanwhile.
-            Error::Kernel { step: Step::InitQpAttr | Step::Accept, errno: Errno::EINVAL | Errno::ENOENT, .. } => {
-                Kind::Peer
-            }
+            Error::Kernel {
+                step: Step::InitQpAttr | Step::Accept | Step::Establish,
+                errno: Errno::EINVAL | Errno::ENOENT,
+                ..
+            } => Kind::Peer,
             _ => Kind::Device,
         };
         Self::new(kind, e.to_string())
@@ -227,5 +229,16 @@ mod tests {
         assert_eq!(failure.kind, Kind::Peer, "the server goes on to the next one");
         assert!(begin.elapsed() >= patience && begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
         drop(keep);
+    }
+
+    #[test]
+    fn a_peer_that_went_during_the_handshake_is_what_failed() {
+        let kind = |step, errno| Failure::from(Error::Kernel { step, errno, about: Box::default(), hint: None }).kind;
+        for step in [Step::InitQpAttr, Step::Accept, Step::Establish] {
+            for errno in [Errno::EINVAL, Errno::ENOENT] {
+                assert_eq!(kind(step, errno), Kind::Peer, "{step}");
+            }
+            assert_eq!(kind(step, Errno::ENOMEM), Kind::Device, "{step}");
+        }
     }
 }
