@@ -15,8 +15,16 @@ use zerocopy::{FromZeros, IntoBytes};
 const MAX_BYTES: usize = 512;
 
 /// Sends a command and takes its response.
-pub fn send<C: Command>(file: &dyn CmFile, mut request: C) -> Result<C::Response, Errno> {
-    let mut response = C::Response::new_zeroed();
+pub fn send<C: Command>(file: &dyn CmFile, request: C) -> Result<C::Response, Errno> {
+    send_over(file, request, C::Response::new_zeroed())
+}
+
+/// Sends a command and takes its response, written over `response`: an older kernel may leave the end as it is.
+pub fn send_over<C: Command>(
+    file: &dyn CmFile,
+    mut request: C,
+    mut response: C::Response,
+) -> Result<C::Response, Errno> {
     let out_bytes = size_of::<C::Response>();
     if out_bytes != 0 {
         request.respond_to(response.as_mut_bytes().as_mut_ptr().expose_provenance() as u64);

@@ -40,6 +40,7 @@ struct State {
     /// Commands from this number on are not known.
     knows_below: Option<u32>,
     files_at_most: Option<usize>,
+    tells_no_device: bool,
 }
 
 struct Queue {
@@ -109,6 +110,11 @@ impl FakeCm {
     /// A kernel that knows commands below `number` only.
     pub fn knows_below(&self, number: u32) {
         self.state().knows_below = Some(number);
+    }
+
+    /// A kernel before Linux 5.7, whose responses end before the device's index.
+    pub fn tells_no_device(&self) {
+        self.state().tells_no_device = true;
     }
 
     /// Opens no more than so many files at once.
@@ -244,6 +250,7 @@ impl State {
                 answer[136..144].copy_from_slice(&[2, 0, 0x1d, 0x2f, 10, 9, 9, 1]);
                 answer[196] = 1;
                 answer[200] = 7;
+                answer.truncate(if self.tells_no_device { 200 } else { 208 });
                 self.id(u32_at(8), file)?;
                 (format!("query_route {}", u32_at(8)), answer)
             }
@@ -353,6 +360,7 @@ impl State {
                         answer[11] = 0xff;
                         answer[16..24].copy_from_slice(&[2, 0, 0x1d, 0x2f, 10, 9, 9, 1]);
                         answer[272] = 7;
+                        answer.truncate(if self.tells_no_device { 272 } else { 280 });
                     }
                     1 => {
                         room(8)?;

@@ -1,8 +1,8 @@
 //! What the kernel knows of an id: addresses, device, route, and the attributes that its queue pair is to have.
 
-use super::abi::{InitQpAttr, QpAttr, QueryAddr, QueryAddrResp, QueryPath, QueryRoute, query};
+use super::abi::{InitQpAttr, QpAttr, QueryAddr, QueryAddrResp, QueryPath, QueryRoute, QueryRouteResp, query};
 use super::address;
-use super::command::send;
+use super::command::send_over;
 use super::error::{Error, Step};
 use super::id::{CmId, Place};
 use crate::uverbs::attr::{AddressVector, ModifyQp, QpState};
@@ -90,19 +90,20 @@ impl CmId {
     pub fn addresses(&self) -> Result<IdAddress, Error> {
         let id = self.number();
         let addresses = self.step(Step::Query, |channel| {
-            match send(channel.file(), QueryAddr { response: 0, id, option: query::ADDR }) {
+            let untold = QueryAddrResp { ibdev_index: UNTOLD, ..QueryAddrResp::default() };
+            match send_over(channel.file(), QueryAddr { response: 0, id, option: query::ADDR }, untold) {
                 // An older kernel has these together with the route.
-                Err(Errno::EINVAL) => send(channel.file(), QueryRoute { response: 0, id, option: 0 }).map(|told| {
-                    let device = device(told.port_num, told.ibdev_index);
-                    IdAddress {
+                Err(Errno::EINVAL) => {
+                    let untold = QueryRouteResp { ibdev_index: UNTOLD, ..QueryRouteResp::default() };
+                    send_over(channel.file(), QueryRoute { response: 0, id, option: 0 }, untold).map(|told| IdAddress {
                         local: address::from_sockaddr_in6(&told.src_addr),
                         peer: address::from_sockaddr_in6(&told.dst_addr),
-                        device,
+                        device: device(told.port_num, told.ibdev_index),
                         port: PortNum::new(told.port_num).ok(),
                         pkey: u16::from_be_bytes(told.ib_route[0].pkey),
                         node_guid: Guid(u64::from_be_bytes(told.node_guid)),
-                    }
-                }),
+                    })
+                }
                 told => told.map(|told| IdAddress {
                     local: address::from_storage(&told.src_addr),
                     peer: address::from_storage(&told.dst_addr),
@@ -147,9 +148,12 @@ impl CmId {
     }
 }
 
-/// The device, if there is one: then the port is not zero.
+/// What a kernel before Linux 5.7 leaves of the device's index, since its responses end before it. No device has it.
+const UNTOLD: u32 = u32::MAX;
+
+/// The device, if there is one, as its port that is not zero tells, and if the kernel says which.
 fn device(port: u8, index: u32) -> Option<DeviceIndex> {
-    (port != 0).then_some(DeviceIndex(index))
+    (port != 0 && index != UNTOLD).then_some(DeviceIndex(index))
 }
 
 /// The kernel lays an address out in one way where it gives attributes, and in another where it takes them.

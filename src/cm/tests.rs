@@ -131,6 +131,21 @@ fn an_older_kernel_is_asked_in_its_own_words() {
     );
 }
 
+/// Index 0 is a device's.
+#[test]
+fn a_device_that_is_not_told_is_none() {
+    for older in [false, true] {
+        let (cm, _channel, id) = id();
+        cm.tells_no_device();
+        if older {
+            cm.knows_below(19);
+        }
+        let addresses = id.addresses().unwrap();
+        assert_eq!((addresses.port, addresses.device), (Some(PortNum::ONE), None));
+        assert_eq!(id.place().unwrap(), None);
+    }
+}
+
 #[test]
 fn a_channel_is_drained_and_then_is_not_readable() {
     let (cm, channel, id) = id();

@@ -54,7 +54,7 @@ impl Devices {
     /// The device that the id is on: bound, resolved, or as a request.
     pub fn context_of(&self, id: &CmId) -> Result<Context, Error> {
         let Some(Place { device: index, .. }) = id.place()? else {
-            let limit = "bind it to an address of a device, or resolve it, first";
+            let limit = "bind it to an address of a device, or resolve it, first; kernels before Linux 5.7 tell none";
             return Err(Error::invalid(Step::OpenDevice, "the id's device", "none", limit));
         };
         self.context(index).map_err(Error::verbs(Step::OpenDevice))
