@@ -7,7 +7,7 @@ use super::reason::{Reason, RejectReason, SidrStatus};
 use super::state::State;
 use crate::uverbs::errno::Errno;
 use std::borrow::Cow;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// The kernel refused the step at once.
@@ -17,7 +17,7 @@ pub fn refused(step: Step, errno: Errno, about: About) -> Error {
         Step::ResolveAddr | Step::ResolveRoute | Step::Connect | Step::JoinMulticast => about.with_interface(),
         _ => about,
     };
-    let hint = of_errno(step, errno, &about);
+    let hint = of_errno(step, errno, &about).or_else(|| of_state(step, errno, &about));
     Error::Kernel { step, errno, about: Box::new(about), hint }
 }
 
@@ -107,9 +107,6 @@ fn of_reason(step: Step, event: EventType, reason: Reason, about: &About) -> Opt
             )
             .into(),
         ),
-        Reason::Errno(Errno::ETIMEDOUT) if event == EventType::DISCONNECTED => {
-            Some("the peer did not confirm the end of the connection; it has ended all the same".into())
-        }
         Reason::Errno(errno) => of_errno(step, errno, about),
         _ => None,
     }
@@ -119,7 +116,9 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
     let via = about.interface.as_ref().map_or(String::new(), |interface| format!(" (via {interface})"));
     match (step, errno) {
         (Step::Bind | Step::ResolveAddr | Step::ResolveRoute | Step::Listen, Errno::ENODEV) => {
-            let address = about.to.or(about.from).map_or("that address".to_owned(), |address| address.ip().to_string());
+            // It is the own address that is to be a device's, if there is one.
+            let own = about.from.filter(|from| !from.ip().is_unspecified()).or(about.to).or(about.from);
+            let address = own.map_or("that address".to_owned(), |address| address.ip().to_string());
             let lo = about.interface.as_deref() == Some("lo");
             let advice = match lo {
                 true => {
@@ -145,20 +144,27 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
         (Step::Bind | Step::ResolveAddr | Step::Listen, Errno::EADDRNOTAVAIL)
             if about.from.is_some_and(|from| is_own(from.ip())) =>
         {
-            Some(taken(about))
+            Some(taken(about).into())
         }
         (Step::Bind | Step::ResolveAddr, Errno::EADDRNOTAVAIL) => {
             Some(format!("this host has no address {}", ip(about.from.or(about.to))).into())
         }
-        (Step::Bind | Step::Listen, Errno::EADDRINUSE) => Some(taken(about)),
+        (Step::Bind | Step::Listen | Step::ResolveAddr, Errno::EADDRINUSE) => Some(taken(about).into()),
         (Step::Bind | Step::ResolveAddr, Errno::EACCES) => {
             let port = about.from.map_or(0, |from| from.port());
             Some(format!("port {port} is a privileged one: give the process CAP_NET_BIND_SERVICE").into())
         }
+        (Step::ResolveRoute, Errno::ETIMEDOUT) => Some("is a subnet manager running?".into()),
+        _ => None,
+    }
+}
+
+/// What a refusal says of the id. An event that tells the same number means something else.
+fn of_state(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>> {
+    match (step, errno) {
         (Step::Accept | Step::Reject, Errno::EINVAL) if about.state == Some(State::Requested) => {
             Some("it seems that the peer has given up meanwhile: drop the request".into())
         }
-        (Step::ResolveRoute, Errno::ETIMEDOUT) => Some("is a subnet manager running?".into()),
         (_, Errno::EINVAL | Errno::ENOENT) if about.state != Some(State::DeviceRemoved) => {
             about.state.map(|_| gone_on(about))
         }
@@ -176,12 +182,24 @@ fn lacks_scope(address: SocketAddr) -> bool {
 
 fn give_scope(address: Option<SocketAddr>) -> Cow<'static, str> {
     let ip = ip(address);
-    format!("{ip} is a link-local address: say on which link, as its scope ({ip}%INTERFACE)").into()
+    format!(
+        "{ip} is a link-local address: say on which link, as its scope: the link's number (ip link), as [{ip}%2]:PORT"
+    )
+    .into()
 }
 
-fn taken(about: &About) -> Cow<'static, str> {
-    let port = about.from.map_or(0, |from| from.port());
-    format!("port {port} is taken in this port space (rdma resource show cm_id)").into()
+/// The kernel says the same of a port that is taken and of an IPv6 address that it still looks for others to have.
+fn taken(about: &About) -> String {
+    let port = match about.from.map_or(0, |from| from.port()) {
+        0 => "every port is taken in this port space (rdma resource show cm_id)".to_owned(),
+        port => format!("port {port} is taken in this port space (rdma resource show cm_id)"),
+    };
+    match about.from.map(|from| from.ip()) {
+        Some(IpAddr::V6(own)) if !own.is_unspecified() && !own.is_loopback() => {
+            format!("{port}, or {own} is tentative yet, for a second or two from when it is given (ip -6 address)")
+        }
+        _ => port,
+    }
 }
 
 /// A step in a state that does not take it is answered with a bare `EINVAL`; often the peer has gone, and its event waits.
@@ -243,10 +261,44 @@ mod tests {
         assert!(text(Step::Bind, Errno::EACCES, Some("10.9.9.1:7"), None).contains("CAP_NET_BIND_SERVICE"));
     }
 
+    /// Nobody can tell the two apart by the kernel's answer.
+    #[test]
+    fn an_own_ipv6_address_may_be_tentative() {
+        let own = about(Some("[fd00:9:9::1]:7"), None);
+        let both = taken(&own);
+        assert!(both.starts_with("port 7 is taken in this port space"), "{both}");
+        assert!(both.contains("or fd00:9:9::1 is tentative yet") && both.contains("ip -6 address"), "{both}");
+        assert!(!taken(&about(Some("10.9.9.1:7"), None)).contains("tentative"));
+        assert!(!taken(&about(Some("[::]:7"), None)).contains("tentative"));
+    }
+
+    #[test]
+    fn the_own_address_of_a_way_to_a_peer_is_what_has_no_device_or_port() {
+        let text = |errno, from| refused(Step::ResolveAddr, errno, about(Some(from), Some("10.9.9.2:9"))).to_string();
+        let device = text(Errno::ENODEV, "127.0.0.1:0");
+        assert!(device.contains("no RDMA device for 127.0.0.1 (via lo)"), "{device}");
+        let any = text(Errno::ENODEV, "0.0.0.0:7");
+        assert!(any.contains("no RDMA device for 10.9.9.2"), "{any}");
+        assert!(text(Errno::EADDRINUSE, "10.9.9.1:7").contains("port 7 is taken in this port space"));
+        let none = refused(Step::ResolveAddr, Errno::EADDRINUSE, about(None, Some("10.9.9.2:9"))).to_string();
+        assert!(none.contains("every port is taken"), "{none}");
+    }
+
+    /// An event has been read; there is none to look for that says why.
+    #[test]
+    fn an_event_that_tells_of_einval_is_no_step_in_the_wrong_state() {
+        let mut about = about(None, Some("10.9.9.2:9"));
+        about.state = Some(State::Failed);
+        for (step, event) in [(Step::ResolveRoute, EventType::ROUTE_ERROR), (Step::Connect, EventType::CONNECT_ERROR)] {
+            assert_eq!(of_reason(step, event, Reason::Errno(Errno::EINVAL), &about), None);
+        }
+    }
+
     #[test]
     fn a_link_local_address_without_a_link_is_what_is_wrong() {
         let local = Some("[fe80::1]:7");
-        let hint = "fe80::1 is a link-local address: say on which link, as its scope (fe80::1%INTERFACE)";
+        let hint = "say on which link, as its scope: the link's number (ip link), as [fe80::1%2]:PORT";
+        assert!("[fe80::1%2]:9".parse::<SocketAddr>().is_ok(), "what the hint says is what is taken");
         let bind = refused(Step::Bind, Errno::EINVAL, about(local, None)).to_string();
         assert!(bind.ends_with(hint), "{bind}");
         let resolve = refused(Step::ResolveAddr, Errno::ETIMEDOUT, about(None, local)).to_string();

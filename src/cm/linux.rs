@@ -94,6 +94,11 @@ fn open_error(node: &Path, e: &std::io::Error) -> Error {
         Errno::EPERM => {
             Error::kernel(Step::Open, errno).with_hint(format!("the control group of this container forbids {node}"))
         }
+        Errno::EMFILE => Error::kernel(Step::Open, errno)
+            .with_hint(format!("{node}: each connection takes one file; raise what the process may open (ulimit -n)")),
+        Errno::ENFILE => Error::kernel(Step::Open, errno).with_hint(format!(
+            "{node}: each connection takes one file; raise what the host may open (sysctl fs.file-max)"
+        )),
         _ => Error::kernel(Step::Open, errno).with_hint(node.to_string()),
     }
 }
@@ -132,6 +137,14 @@ mod tests {
     fn says_what_to_do_where_there_is_none() {
         let why = why(&LinuxCm::at("/dev/infiniband/no-such-file"));
         assert!(why.contains("modprobe rdma_ucm"), "{why}");
+    }
+
+    #[test]
+    fn says_whose_limit_there_is() {
+        let text = |errno| open_error(Path::new("/dev/x"), &std::io::Error::from_raw_os_error(errno)).to_string();
+        let own = text(libc::EMFILE);
+        assert!(own.contains("each connection takes one") && own.contains("ulimit -n"), "{own}");
+        assert!(text(libc::ENFILE).contains("fs.file-max"));
     }
 
     #[test]
