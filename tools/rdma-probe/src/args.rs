@@ -7,7 +7,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ironverbs::{Gid, GidWant, Mtu, PortNum, RnrTimer};
 use serde::Serialize;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -215,9 +215,9 @@ pub struct Ping {
     /// them, and for 3 s at least
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub connect_timeout: Duration,
-    /// Address on which the server listens [default: all]
-    #[arg(long, value_name = "ADDR", conflicts_with_all = ["host", "loopback"])]
-    pub bind: Option<IpAddr>,
+    /// Address on which the server listens; a link-local one with its link, as fe80::1%eth0 [default: all]
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["host", "loopback"], value_parser = bind_address)]
+    pub bind: Option<SocketAddr>,
 }
 
 /// Transport service of a ping.
@@ -351,6 +351,12 @@ const LONG_RNR_WAIT: Duration = Duration::from_millis(50);
 
 /// `rnr_retry` without end (IB spec 9.7.5.2.8).
 pub const ENDLESS_RNR_RETRIES: u8 = 7;
+
+/// An address as a host's is given, with port 0.
+fn bind_address(text: &str) -> Result<SocketAddr, String> {
+    let mut found = (text, 0).to_socket_addrs().map_err(|e| e.to_string())?;
+    found.next().ok_or_else(|| "it has no address".to_owned())
+}
 
 fn rnr_timer(text: &str) -> Result<RnrTimer, String> {
     let code: u8 = text.parse().map_err(|_| "a code from 0 to 31".to_owned())?;

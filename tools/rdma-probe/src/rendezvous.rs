@@ -11,7 +11,7 @@ use ironverbs::rdma_cm::{Connection, Connector, Error, EventType, Handshake, IdA
 use ironverbs::rdma_cm::{Listener, Reason, RejectReason, Request, Route, Step};
 use ironverbs::{Cq, Errno, Pd, PreparedQp, QpBuilder, Rc};
 use nix::poll::PollFlags;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -109,14 +109,17 @@ impl Rendezvous {
 }
 
 /// A place for clients: at `bind`, or at every address of every device, IPv6 and IPv4.
-pub fn listen(machine: &Machine, bind: Option<IpAddr>, port: u16) -> Result<Listener, Failure> {
-    let at = |ip: IpAddr| Listener::bind_on(machine.cm(), SocketAddr::new(ip, port), 0, |_| Ok(()));
+pub fn listen(machine: &Machine, bind: Option<SocketAddr>, port: u16) -> Result<Listener, Failure> {
+    let at = |mut local: SocketAddr| {
+        local.set_port(port);
+        Listener::bind_on(machine.cm(), local, 0, |_| Ok(()))
+    };
     let listener = match bind {
-        Some(ip) => at(ip),
+        Some(local) => at(local),
         // A host without IPv6 has no such addresses.
-        None => at(Ipv6Addr::UNSPECIFIED.into()).or_else(|e| match e.errno() {
+        None => at((Ipv6Addr::UNSPECIFIED, port).into()).or_else(|e| match e.errno() {
             Some(Errno::EADDRINUSE | Errno::EACCES) => Err(e),
-            _ => at(Ipv4Addr::UNSPECIFIED.into()),
+            _ => at((Ipv4Addr::UNSPECIFIED, port).into()),
         }),
     };
     Ok(listener?)

@@ -3,6 +3,7 @@
 use super::*;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
+use std::net::SocketAddrV6;
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(line.split_whitespace())
@@ -81,12 +82,24 @@ fn wrong_values_are_usage_errors() {
         "rdma-probe ping -p 0",
         "rdma-probe ping host --loopback",
         "rdma-probe ping host --bind 0.0.0.0",
+        "rdma-probe ping --bind fe80::1%no-such-link",
         "rdma-probe list extra",
     ] {
         let e = parse(line).unwrap_err();
         assert_eq!(e.exit_code(), 2, "{line}: {e}");
     }
     assert_eq!(parse("rdma-probe --help").unwrap_err().kind(), ErrorKind::DisplayHelp);
+}
+
+/// A link-local address says nothing without its link, which has a name and a number; `lo` is number 1 of any namespace.
+#[test]
+fn an_address_to_listen_on_may_have_a_link() {
+    let bind = |address| ping(&format!("rdma-probe ping --bind {address}")).bind.unwrap();
+    for text in ["fe80::1%lo", "fe80::1%1"] {
+        assert_eq!(bind(text), SocketAddrV6::new("fe80::1".parse().unwrap(), 0, 0, 1).into());
+    }
+    assert_eq!(bind("127.0.0.1"), "127.0.0.1:0".parse().unwrap());
+    assert_eq!(bind("::"), "[::]:0".parse().unwrap());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::wait::{Deadline, Ready, wait_for_any};
 use crate::wire::{Address, Record};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -58,21 +58,21 @@ struct Caller {
 
 impl Listener {
     /// Listens on `bind`, or on all addresses, IPv6 and IPv4.
-    pub fn bind(bind: Option<IpAddr>, port: u16) -> Result<Self> {
-        let at = |ip| {
-            let local = SocketAddr::new(ip, port);
+    pub fn bind(bind: Option<SocketAddr>, port: u16) -> Result<Self> {
+        let at = |mut local: SocketAddr| {
+            local.set_port(port);
             tcp::listen(local).map_err(|source| ExchangeError::Listen { local, source })
         };
         let listener = match bind {
-            Some(ip) => at(ip)?,
+            Some(local) => at(local)?,
             // A host without IPv6 has no such addresses.
-            None => at(Ipv6Addr::UNSPECIFIED.into()).or_else(|e| match e {
+            None => at((Ipv6Addr::UNSPECIFIED, port).into()).or_else(|e| match e {
                 ExchangeError::Listen { ref source, .. }
                     if matches!(source.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) =>
                 {
                     Err(e)
                 }
-                _ => at(Ipv4Addr::UNSPECIFIED.into()),
+                _ => at((Ipv4Addr::UNSPECIFIED, port).into()),
             })?,
         };
         let local = listener.local_addr().map_err(ExchangeError::Wait)?;

@@ -8,6 +8,8 @@ use std::thread;
 use std::time::Instant;
 
 const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+/// The same, of any port.
+const HERE: SocketAddr = SocketAddr::new(LOCALHOST, 0);
 
 fn limits(ms: u64) -> Limits {
     Limits { connect: Duration::from_millis(ms), silence: Duration::from_millis(ms) }
@@ -40,7 +42,7 @@ fn server_against(talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Addre
 }
 
 fn server_within(silence: Duration, talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let stream = TcpStream::connect(listener.local()).unwrap();
     let client = thread::spawn(move || talk(stream));
     let stop = Stop::never().unwrap();
@@ -178,7 +180,7 @@ fn another_last_word_is_refused() {
 
 #[test]
 fn nobody_comes() {
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let stop = Stop::never().unwrap();
     let error = listener.client((1, Record::Plain), limits(20), &stop, None).err();
     assert!(matches!(error, Some(ExchangeError::NobodyCame { last: None, .. })), "{error:?}");
@@ -188,7 +190,7 @@ fn nobody_comes() {
 fn a_taken_port_is_told() {
     let taken = TcpListener::bind((LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
-    match Listener::bind(Some(LOCALHOST), port) {
+    match Listener::bind(Some(HERE), port) {
         Err(ExchangeError::Listen { source, .. }) => assert_eq!(source.kind(), ErrorKind::AddrInUse),
         other => panic!("{:?}", other.err()),
     }
@@ -201,7 +203,7 @@ fn a_refused_connection_is_tried_again_for_a_moment() {
     let late = thread::spawn(move || {
         thread::sleep(Duration::from_millis(120));
         let stop = Stop::never().unwrap();
-        let listener = Listener::bind(Some(LOCALHOST), port).unwrap();
+        let listener = Listener::bind(Some(HERE), port).unwrap();
         let (c, _) = listener.client((1, Record::Plain), limits(2000), &stop, None).unwrap();
         c.server_answer(Record::Plain, &[address(9)]).unwrap();
     });
@@ -226,7 +228,7 @@ fn an_unknown_host_is_told() {
 #[test]
 fn many_records_are_exchanged_whole() {
     let many = |from: u32| (from..from + 256).map(address).collect::<Vec<_>>();
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let port = listener.local().port();
     let server = thread::spawn(move || {
         let stop = Stop::never().unwrap();
@@ -243,7 +245,7 @@ fn many_records_are_exchanged_whole() {
 /// One record where 256 are due is the other tools' way.
 #[test]
 fn a_peer_of_another_transport_is_told() {
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let mut s = TcpStream::connect(listener.local()).unwrap();
     s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
     let error = listener.client((256, Record::Plain), limits(100), &Stop::never().unwrap(), None).err().unwrap();
@@ -266,7 +268,7 @@ const CROWD: usize = 150;
 
 /// The client, whose record is in time, and a crowd that says nothing, half of it or something else.
 fn client_in_a_crowd(client_is_first: bool) {
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let local = listener.local();
     let first = client_is_first.then(|| {
         let mut s = TcpStream::connect(local).unwrap();
@@ -305,7 +307,7 @@ fn others_do_not_keep_a_client_waiting() {
 
 #[test]
 fn silent_callers_end_at_the_deadline_one_and_all() {
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let local = listener.local();
     let others: Vec<TcpStream> = (0..CROWD).map(|_| TcpStream::connect(local).unwrap()).collect();
     let begin = Instant::now();
@@ -318,7 +320,7 @@ fn silent_callers_end_at_the_deadline_one_and_all() {
 /// Somebody who looks whether the port is open, asks for a page or says nothing, and is alone with the server.
 #[test]
 fn lone_callers_do_not_end_the_wait() {
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let local = listener.local();
     let client = thread::spawn(move || {
         for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", b"beef:"] {
@@ -343,7 +345,7 @@ fn lone_callers_do_not_end_the_wait() {
 
 #[test]
 fn who_called_last_is_told_when_nobody_came() {
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let mut other = TcpStream::connect(listener.local()).unwrap();
     other.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let error = listener.client((1, Record::Plain), limits(50), &Stop::never().unwrap(), None).err().unwrap();
@@ -378,7 +380,7 @@ impl Aside for Unable {
 
 #[test]
 fn what_cannot_be_done_now_is_not_tried_without_a_pause() {
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let peer = TcpListener::bind((LOCALHOST, 0)).unwrap();
     let ready = TcpStream::connect(peer.local_addr().unwrap()).unwrap();
     // At its end, that is.
@@ -419,7 +421,7 @@ impl Aside for Between {
 
 #[test]
 fn who_is_parted_with_is_heard_before() {
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let call = || TcpStream::connect(listener.local()).unwrap();
     let client = call();
     let others = (1..callers::MOST_CALLERS).map(|_| call()).collect();
@@ -450,7 +452,7 @@ fn xrc_client_against(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<
 
 /// Our server's whole part, as [`xrc_client_against`].
 fn xrc_server_against(talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let stream = TcpStream::connect(listener.local()).unwrap();
     let client = thread::spawn(move || talk(stream));
     let stop = Stop::never().unwrap();
@@ -514,7 +516,7 @@ fn a_farewell_that_is_none_is_told() {
 
 #[test]
 fn the_peers_farewell_is_noticed_before_it_is_taken() {
-    let listener = Listener::bind(Some(LOCALHOST), 0).unwrap();
+    let listener = Listener::bind(Some(HERE), 0).unwrap();
     let mut s = TcpStream::connect(listener.local()).unwrap();
     s.write_all(&Record::Xrc.encode(&[xrc_address(7)])).unwrap();
     let stop = Stop::never().unwrap();
