@@ -48,6 +48,16 @@ struct Queue {
     ready: Arc<EventFd>,
 }
 
+impl Queue {
+    /// Not readable once there is nothing left to read.
+    fn calm_if_empty(&self) {
+        if self.events.is_empty() {
+            // Its count is read and zeroed at once; there may be none.
+            let _ = self.ready.read();
+        }
+    }
+}
+
 struct Id {
     file: i32,
     uid: u64,
@@ -64,7 +74,7 @@ impl CmSys for FakeCm {
         if self.state().has_too_many_files() {
             return Err(Error::NoService { why: "there are too many files".into() });
         }
-        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_SEMAPHORE | EfdFlags::EFD_CLOEXEC;
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let ready = Arc::new(EventFd::from_value_and_flags(0, flags).unwrap());
         let queue = Queue { events: VecDeque::new(), ready: ready.clone() };
         self.state().files.insert(ready.as_fd().as_raw_fd(), queue);
@@ -189,9 +199,7 @@ impl State {
         let queue = self.files.get_mut(&file).unwrap();
         let (taken, left): (VecDeque<_>, _) = queue.events.drain(..).partition(mine);
         queue.events = left;
-        for _ in &taken {
-            queue.ready.read().unwrap();
-        }
+        queue.calm_if_empty();
         taken
     }
 
@@ -303,7 +311,7 @@ impl State {
                 room(324)?;
                 let queue = self.files.get_mut(&file).unwrap();
                 let event = queue.events.pop_front().ok_or(Errno::EAGAIN)?;
-                queue.ready.read().unwrap();
+                queue.calm_if_empty();
                 if let Some(id) = self.ids.values_mut().find(|id| id.uid == event.uid) {
                     id.reported += 1;
                 }
@@ -343,9 +351,9 @@ impl State {
                 let (number, from) = (u32_at(8), u32_at(12) as i32);
                 let uid = self.id(number, from)?.uid;
                 self.ids.get_mut(&number).unwrap().file = file;
-                for event in self.take_events(from, |event| event.uid == uid) {
-                    self.push(file, event);
-                }
+                // Nobody is woken.
+                let events = self.take_events(from, |event| event.uid == uid);
+                self.files.get_mut(&file).unwrap().events.extend(events);
                 (format!("migrate {number}"), vec![0; 4])
             }
             19 => {

@@ -365,8 +365,9 @@ impl CmId {
         self.command(Step::Notify, abi::Notify { id: self.number(), event: event.0 }).map(drop)
     }
 
-    /// Moves it to another channel, with the events that were not read yet. Move an id that listens before it does: requests
-    /// that wait then would belong to the old channel, where the new one's reader could do nothing with them.
+    /// Moves it to another channel, with the events that were not read yet. They wake nobody who waits for that channel already, nor
+    /// an event loop that is told of changes only: [drain](EventChannel::drain) `to` afterwards. Move an id that listens before it does:
+    /// requests that wait then would belong to the old channel, where the new one's reader could do nothing with them.
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&self, to: &EventChannel) -> Result<(), Error> {
         use std::os::fd::{AsFd, AsRawFd};

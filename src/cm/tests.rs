@@ -313,6 +313,8 @@ fn an_id_moves_with_its_events() {
     id.migrate(&new).unwrap();
     assert_eq!(cm.take_log(), ["migrate 0"], "it is there already");
     assert!(old.try_next().unwrap().is_none());
+    let told = crate::uverbs::event::wait_readable(new.as_fd(), Some(Instant::now()), crate::Verb::GetCmEvent).unwrap();
+    assert_eq!(told, crate::uverbs::event::Wait::TimedOut, "who waits already is not woken");
     assert_eq!(new.try_next().unwrap().unwrap().id(), id.key());
     drop(old);
     id.resolve_route(Duration::from_secs(1)).unwrap();
