@@ -352,6 +352,9 @@ impl CmId {
 
     /// Ends the connection, or agrees to the end that the peer has announced. Either side is told by
     /// [`DISCONNECTED`](EventType::DISCONNECTED).
+    ///
+    /// There is nothing to end before the connection is established: the kernel takes the step, tells nobody, and the connection comes
+    /// about all the same. [Reject](Self::reject) the peer then, or drop the id.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<(), Error> {
         self.command(Step::Disconnect, abi::Disconnect { id: self.number() }).map(drop)

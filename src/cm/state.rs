@@ -75,7 +75,8 @@ impl State {
             Step::Accept if self == Self::Requested => Self::Accepted,
             Step::Establish if self == Self::Answered => Self::Established,
             Step::Reject => Self::Rejected,
-            Step::Disconnect if !self.is_over() => Self::Disconnecting,
+            // Before both sides can send, the kernel takes the step and does nothing.
+            Step::Disconnect if self == Self::Established => Self::Disconnecting,
             _ => self,
         }
     }
@@ -190,6 +191,9 @@ mod tests {
         assert_eq!(server, State::Accepted);
         assert_eq!(walk(server, &[EventType::ESTABLISHED, EventType::DISCONNECTED]), State::Disconnected);
         assert_eq!(State::Established.after_step(Step::Disconnect), State::Disconnecting);
+        for early in [State::Requested, State::Accepted, State::Connecting, State::Answered] {
+            assert_eq!(early.after_step(Step::Disconnect), early, "there is nothing to end yet");
+        }
     }
 
     /// The peer's word to end may overtake its last word to begin, and a rejection may come after the own acceptance.

@@ -17,6 +17,7 @@ tests! {
     in_the_port_space_of_infiniband,
     a_listener_is_told_where_it_is,
     a_server_that_accepts_and_goes,
+    an_end_before_it_is_established_is_none,
 }
 
 fn data_goes_both_ways_and_the_end_is_told(target: &Target) {
@@ -207,4 +208,36 @@ fn a_server_that_accepts_and_goes(target: &Target) {
     eprintln!("connected or not: {told:?}");
     drop(listener);
     nothing_is_left(target, &before);
+}
+
+/// The kernel takes the step, and nobody hears of it; so the id is not on its way to an end that never comes.
+fn an_end_before_it_is_established_is_none(target: &Target) {
+    let scene = scene(target);
+    let listener = Listener::bind(scene.at(7507)).unwrap();
+    let (route, prepared) = scene.route(scene.at(7507));
+    let client = route.id();
+    client.connect(&ConnParams::new(prepared.qpn())).unwrap();
+    let request = listener.request(WITHIN).unwrap().unwrap();
+    let server = request.id();
+    let context = scene.devices.context_of(server).unwrap();
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
+    let qp = server.bring_up(request.qp_builder(&pd, &cq, &cq).unwrap().build().unwrap()).unwrap();
+    server.accept(&ConnParams::new(qp.qpn())).unwrap();
+    let next = |id: &ironverbs::rdma_cm::CmId| id.channel().next(WITHIN).unwrap().expect("an event comes").event_type();
+    assert_eq!(next(client), EventType::CONNECT_RESPONSE);
+    for (id, state) in [(server, State::Accepted), (client, State::Answered)] {
+        id.disconnect().unwrap();
+        assert_eq!(id.state(), state);
+        assert!(id.channel().next(Duration::from_millis(200)).unwrap().is_none(), "nothing has ended");
+    }
+    let _client_qp = client.bring_up(prepared).unwrap();
+    client.establish().unwrap();
+    assert_eq!(next(server), EventType::ESTABLISHED);
+    assert_eq!((server.state(), client.state()), (State::Established, State::Established));
+    // Now there is.
+    server.disconnect().unwrap();
+    assert_eq!(server.state(), State::Disconnecting);
+    assert_eq!(next(client), EventType::DISCONNECTED);
+    client.disconnect().unwrap();
+    assert_eq!(next(server), EventType::DISCONNECTED);
 }
