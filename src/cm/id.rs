@@ -121,6 +121,11 @@ impl ConnParams<'_> {
         }
     }
 
+    /// Refuses what does not fit into the message of the step.
+    pub(crate) fn check(&self, step: Step, message: Message, datagrams: bool) -> Result<(), Error> {
+        self.raw(step, message.limit(datagrams)).map(drop)
+    }
+
     fn raw(&self, step: Step, limit: usize) -> Result<ConnParam, Error> {
         for (what, value) in [("retry_count", self.retry_count), ("rnr_retry_count", self.rnr_retry_count)] {
             if value > 7 {

@@ -4,8 +4,8 @@ use crate::scene::{WITHIN, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{
-    CmId, ConnParams, Connector, Ece, EventChannel, EventType, Handshake, Listener, PortSpace, Reason, RejectReason,
-    SendData,
+    CmId, ConnParams, Connector, Ece, Error, EventChannel, EventType, Handshake, Listener, PortSpace, Reason,
+    RejectReason, SendData, Step,
 };
 use ironverbs::{AckTimeout, AsyncEventType, Errno, QpState};
 use std::net::SocketAddr;
@@ -18,6 +18,7 @@ tests! {
     a_listener_moves_to_another_channel,
     a_route_that_is_given,
     a_last_word_that_the_queue_pair_has_heard,
+    what_does_not_fit_is_refused_in_time,
 }
 
 fn id(space: PortSpace) -> CmId {
@@ -162,4 +163,34 @@ fn a_last_word_that_the_queue_pair_has_heard(target: &Target) {
     let event = id.channel().next(WITHIN).unwrap().expect("established");
     assert_eq!(event.event_type(), EventType::ESTABLISHED);
     assert_eq!(qp.query().unwrap().qp_state, QpState::RTS);
+}
+
+/// Both sides are told of their mistake while they can mend it, and the peer hears nothing of it.
+fn what_does_not_fit_is_refused_in_time(target: &Target) {
+    let scene = scene(target);
+    let listener = Listener::bind(scene.at(7548)).unwrap();
+    let (long, most) = ([7; 197], [7; 196]);
+    let with = |bytes| {
+        let mut handshake = Handshake::default();
+        handshake.private_data = SendData::raw(bytes);
+        handshake
+    };
+    std::thread::scope(|threads| {
+        let client = threads.spawn(|| {
+            let (route, prepared) = scene.route(scene.at(7548));
+            let error = route.connect(prepared, &with(&most[..57]), WITHIN).unwrap_err();
+            assert!(matches!(error, Error::Invalid { step: Step::Connect, .. }), "{error}");
+            let (route, prepared) = scene.route(scene.at(7548));
+            route.check(&with(&most[..57])).unwrap_err();
+            route.check(&with(&most[..56])).unwrap();
+            route.connect(prepared, &with(&most[..56]), WITHIN).unwrap()
+        });
+        let request = listener.request(WITHIN).unwrap().unwrap();
+        assert_eq!(request.peer_data().padded(), &most[..56], "only that was sent which fits");
+        let error = request.check(&with(&long)).unwrap_err();
+        assert!(matches!(error, Error::Invalid { step: Step::Accept, .. }), "{error}");
+        let server = scene.accept_request(request, (1, 64), &with(&most)).unwrap();
+        assert_eq!(client.join().unwrap().peer_data().padded(), most);
+        drop(server);
+    });
 }

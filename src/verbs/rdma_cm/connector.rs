@@ -4,6 +4,7 @@ use super::connection::{Connection, Link};
 use super::handshake::Handshake;
 use super::wait::{Blocking, Waiter, expect, or_the_end};
 use crate::cm::channel::EventChannel;
+use crate::cm::data::Message;
 use crate::cm::error::{Error, Step};
 use crate::cm::event::EventType;
 use crate::cm::id::{CmId, PortSpace};
@@ -163,6 +164,12 @@ impl Route {
         QpBuilder::rc(pd, send_cq, recv_cq).on_id(&self.id)
     }
 
+    /// Looks whether `handshake` is one to connect with: private data of more than 56 bytes, or a count beyond its field, is
+    /// refused. [`connect`](Self::connect) does so first, but whatever it refuses, the route and the queue pair are gone.
+    pub fn check(&self, handshake: &Handshake<'_>) -> Result<(), Error> {
+        handshake.check(Step::Connect, Message::Request)
+    }
+
     /// Connects the queue pair. Blocks until the peer has answered and this side can send, for at most `timeout`. The peer can
     /// send, too, a moment later: it may have to wait for this side's last word.
     pub fn connect<P: Provider>(
@@ -190,8 +197,9 @@ impl Route {
         handshake: &Handshake<'_>,
         waiter: &impl Waiter,
     ) -> Result<Connection<P>, Error> {
-        let Self { id, channel, addresses } = self;
         // Before the peer hears of it.
+        self.check(handshake)?;
+        let Self { id, channel, addresses } = self;
         id.port_on(prepared.core.context().info())?;
         let attr = &prepared.core.context().attr;
         id.connect(&handshake.params(attr, prepared.qpn(), prepared.has_srq(), None))?;

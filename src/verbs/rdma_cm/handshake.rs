@@ -1,6 +1,7 @@
 //! What a side brings to a handshake, besides its queue pair.
 
-use crate::cm::data::SendData;
+use crate::cm::data::{Message, SendData};
+use crate::cm::error::{Error, Step};
 use crate::cm::event::{Ece, PeerParams};
 use crate::cm::id::ConnParams;
 use crate::uverbs::attr::DeviceAttr;
@@ -49,19 +50,30 @@ impl Default for Handshake<'_> {
 }
 
 impl<'a> Handshake<'a> {
+    /// Refuses what does not fit into the message of the step.
+    pub(super) fn check(&self, step: Step, message: Message) -> Result<(), Error> {
+        self.words(Qpn::default()).check(step, message, false)
+    }
+
+    /// What hangs on neither device nor peer.
+    fn words(&self, qpn: Qpn) -> ConnParams<'a> {
+        let mut params = ConnParams::new(qpn);
+        params.private_data = self.private_data;
+        params.retry_count = self.retry_count;
+        params.rnr_retry_count = self.rnr_retry_count;
+        params.ece = self.ece;
+        params
+    }
+
     /// In the connection manager's words, for a queue pair of a device; to answer a `peer`, no more than it can.
     pub(super) fn params(&self, attr: &DeviceAttr, qpn: Qpn, srq: bool, peer: Option<&PeerParams>) -> ConnParams<'a> {
         let at_most = |device: u32, peer: Option<u8>| (device.min(16) as u8).min(peer.unwrap_or(u8::MAX));
         let answered = at_most(attr.max_qp_rd_atom, peer.map(|peer| peer.responder_resources));
         let asked = at_most(attr.max_qp_init_rd_atom, peer.map(|peer| peer.initiator_depth));
-        let mut params = ConnParams::new(qpn);
-        params.private_data = self.private_data;
+        let mut params = self.words(qpn);
         params.responder_resources = self.responder_resources.unwrap_or(answered);
         params.initiator_depth = self.initiator_depth.unwrap_or(asked);
-        params.retry_count = self.retry_count;
-        params.rnr_retry_count = self.rnr_retry_count;
         params.srq = srq;
-        params.ece = self.ece;
         params
     }
 }

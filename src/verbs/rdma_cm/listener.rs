@@ -4,7 +4,7 @@ use super::connection::{Connection, Link};
 use super::handshake::Handshake;
 use super::wait::{Blocking, Waiter, expect, is_aside};
 use crate::cm::channel::EventChannel;
-use crate::cm::data::{PrivateData, SendData};
+use crate::cm::data::{Message, PrivateData, SendData};
 use crate::cm::error::{Error, Step};
 use crate::cm::event::{Ece, EventType, PeerParams};
 use crate::cm::id::{CmId, PortSpace};
@@ -221,6 +221,24 @@ impl Request {
         self.id.reject(private_data)
     }
 
+    /// Looks whether `handshake` is one to accept with: private data of more than 196 bytes, or a count beyond its field, is
+    /// refused. [`accept`](Self::accept) does so first, but whatever it refuses, the request and the queue pair are gone, and the peer is
+    /// turned away for it.
+    ///
+    /// ```no_run
+    /// # fn f(request: &ironverbs::rdma_cm::Request, about_the_weather: &[u8]) {
+    /// use ironverbs::rdma_cm::{Handshake, SendData};
+    /// let mut handshake = Handshake::default();
+    /// handshake.private_data = SendData::raw(about_the_weather);
+    /// if request.check(&handshake).is_err() {
+    ///     handshake.private_data = SendData::NONE;
+    /// }
+    /// # }
+    /// ```
+    pub fn check(&self, handshake: &Handshake<'_>) -> Result<(), Error> {
+        handshake.check(Step::Accept, Message::Reply)
+    }
+
     /// Accepts the peer, with that queue pair. Blocks until both sides can send, for at most `timeout`.
     pub fn accept<P: Provider>(
         self,
@@ -247,6 +265,7 @@ impl Request {
         handshake: &Handshake<'_>,
         waiter: &impl Waiter,
     ) -> Result<Connection<P>, Error> {
+        self.check(handshake)?;
         let Self { id, channel, addresses, peer, ece: _ } = self;
         let attr = &prepared.core.context().attr;
         let params = handshake.params(attr, prepared.qpn(), prepared.has_srq(), Some(&peer));
@@ -287,6 +306,22 @@ mod tests {
                 assert_eq!(listener.request(Duration::ZERO).unwrap_err().errno(), Some(Errno::ENOMEM));
             }
         }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_while_the_request_waits() {
+        let (cm, listener) = listening();
+        cm.ask(0, EventResp::default());
+        let request = listener.request(Duration::ZERO).unwrap().unwrap();
+        cm.take_log();
+        let bytes = [0; 197];
+        let mut handshake = Handshake { private_data: SendData::raw(&bytes), ..Handshake::default() };
+        assert!(matches!(request.check(&handshake), Err(Error::Invalid { step: Step::Accept, .. })));
+        handshake.private_data = SendData::raw(&bytes[..196]);
+        request.check(&handshake).unwrap();
+        handshake.retry_count = 8;
+        assert!(matches!(request.check(&handshake), Err(Error::Invalid { what: "retry_count", .. })));
+        assert_eq!((cm.take_log(), cm.ids()), (vec![], vec![0, 1]), "nobody has heard of it");
     }
 
     #[test]
