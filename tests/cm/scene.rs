@@ -216,11 +216,16 @@ pub fn not_installed(program: &str, package: &str) -> ! {
     skip(text)
 }
 
+/// Skips where the network is not the tests' own.
+pub fn own_network() {
+    if std::env::var_os("IRONVERBS_TEST_NETWORK").is_none() {
+        skip("IRONVERBS_TEST_NETWORK is not set: the network is not to be changed, and not known");
+    }
+}
+
 /// Runs a program that changes the network, with these words; skips where the network is not the tests'.
 pub fn change_network(program: &str, words: &str) {
-    if std::env::var_os("IRONVERBS_TEST_NETWORK").is_none() {
-        skip("IRONVERBS_TEST_NETWORK is not set: the network is not to be changed");
-    }
+    own_network();
     let status = std::process::Command::new(program).args(words.split(' ')).status().unwrap();
     assert!(status.success(), "{program} {words}");
 }
