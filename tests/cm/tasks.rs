@@ -5,9 +5,14 @@ use crate::target::Target;
 use crate::tests;
 use ironverbs::Qpn;
 use ironverbs::rdma_cm::{
-    ConnParams, Connector, EventChannel, EventType, Handshake, Listener, PortSpace, Reason, SendData,
+    ConnParams, Connector, Error, EventChannel, EventType, Handshake, Listener, PortSpace, Reason, SendData,
 };
 use ironverbs::tokio::AsyncEventChannel;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -91,25 +96,80 @@ fn an_event_loop_is_a_task(target: &Target) {
     nothing_is_left(target, &before);
 }
 
-/// After so many microseconds, whatever it is at: nothing is left, and the listener goes on.
+/// Polls a future so many times and then drops it, at whatever it waits for.
+async fn polled<T>(mut times: usize, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    poll_fn(|task| {
+        if times == 0 {
+            return Poll::Ready(None);
+        }
+        times -= 1;
+        match future.as_mut().poll(task) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending if times == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Polls of a side from its beginning to its end, and some more for those that come too early.
+const POLLS: usize = 10;
+/// For one side to hear of the other's drop. Where it hears nothing, as of a peer that nobody reads, it is dropped, too.
+const HEARD: Duration = Duration::from_millis(200);
+
+/// Both sides of a connection, each dropped after any number of polls: nothing is left, and the listener goes on.
 fn a_future_can_be_dropped_anywhere(target: &Target) {
     let scene = scene(target);
     let before = objects(target);
     let listener = Listener::bind(scene.at(7592)).unwrap();
-    on_one_thread(async {
-        for n in 0..40_u64 {
-            let pause = Duration::from_micros(n * 250);
-            let client = async {
-                let route = Connector::to(scene.at(7592)).resolve_async().await?;
-                let kit = Kit::on(&scene.devices.context_of(route.id())?, 4, 64);
-                let prepared = route.qp_builder(&kit.pd, &kit.cq, &kit.cq)?.build().unwrap();
-                route.connect_async(prepared, &Handshake::default()).await.map(drop)
-            };
-            let _ = tokio::join!(timeout(pause, client), timeout(pause, listener.request_async()));
+    let mut dropped = BTreeSet::new();
+    let mut ended = [0; 2];
+    for (asks, answers) in (0..=POLLS).flat_map(|asks| (0..=POLLS).map(move |answers| (asks, answers))) {
+        let stages = [Cell::new("resolve_async"), Cell::new("request_async")];
+        let client = async {
+            let route = Connector::to(scene.at(7592)).resolve_async().await?;
+            let kit = Kit::on(&scene.devices.context_of(route.id())?, 4, 64);
+            let prepared = route.qp_builder(&kit.pd, &kit.cq, &kit.cq)?.build().unwrap();
+            stages[0].set("connect_async");
+            let mut connection = route.connect_async(prepared, &Handshake::default()).await?;
+            stages[0].set("connected");
+            // For the other side to be so, too.
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            stages[0].set("disconnect_async");
+            connection.disconnect_async().await
+        };
+        let server = async {
+            let request = listener.request_async().await?;
+            let kit = Kit::on(&scene.devices.context_of(request.id())?, 4, 64);
+            let prepared = request.qp_builder(&kit.pd, &kit.cq, &kit.cq)?.build().unwrap();
+            stages[1].set("accept_async");
+            let connection = request.accept_async(prepared, &Handshake::default()).await?;
+            stages[1].set("ended");
+            connection.link().ended().await
+        };
+        let outcomes = on_one_thread(async {
+            let (mut client, mut server) = (pin!(polled(asks, client)), pin!(polled(answers, server)));
+            tokio::select! {
+                client = &mut client => [client, timeout(HEARD, server).await.unwrap_or_default()],
+                server = &mut server => [timeout(HEARD, client).await.unwrap_or_default(), server],
+            }
+        });
+        for (n, outcome) in outcomes.into_iter().enumerate() {
+            match outcome {
+                None => drop(dropped.insert(stages[n].get())),
+                Some(Ok(_)) => ended[n] += 1,
+                // The other side was dropped.
+                Some(Err(error)) => assert!(!matches!(error, Error::Invalid { .. }), "{error}"),
+            }
         }
-        // Those that asked and were dropped before they were heard are turned away here.
-        while timeout(Duration::from_millis(200), listener.request_async()).await.is_ok() {}
-    });
+        // Who asked and was dropped before it was heard is turned away here.
+        while listener.request(Duration::ZERO).unwrap().is_some() {}
+    }
+    let all =
+        ["accept_async", "connect_async", "connected", "disconnect_async", "ended", "request_async", "resolve_async"];
+    assert!(dropped.iter().eq(&all), "dropped at {dropped:?} only");
+    assert!(ended.iter().all(|n| *n > 0), "{ended:?} have come to their end");
     drop(listener);
     nothing_is_left(target, &before);
 }
