@@ -18,7 +18,7 @@ use crate::uverbs::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::IntoBytes;
 
 /// The model. Clones are the same one.
@@ -84,7 +84,7 @@ impl CmSys for FakeCm {
 
 impl FakeCm {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The commands so far that were not refused, without those for events. Takes them out.
