@@ -1,22 +1,23 @@
 //! Ids: one end of a connection in the making, of a service, or of a multicast group.
 
-use super::abi::{self, Accept, BindIp, Command, ConnParam, CreateId, DestroyId, EventsReported, ResolveIp, Storage};
+use super::abi::{self, Accept, BindIp, Command, CreateId, ResolveIp, Storage};
 use super::address;
 use super::channel::{EventChannel, next_key, register, unregister};
 use super::command::send;
 use super::data::{Message, SendData};
 use super::error::{About, Error, Step};
-use super::event::{Ece, Event, EventType};
-use super::explain;
+use super::shared::Track;
 use super::state::State;
-use crate::uverbs::device::DeviceIndex;
 use crate::uverbs::errno::Errno;
-use crate::uverbs::types::{PortNum, Qpn};
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::FromZeros;
+
+pub use super::params::{ConnParams, PortSpace};
+pub(super) use super::shared::IdShared;
+pub(crate) use super::shared::Place;
 
 /// Which id an event is about.
 ///
@@ -27,126 +28,6 @@ use zerocopy::FromZeros;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdKey(pub(super) u64);
-
-/// What ports mean, and which queue pairs there are (`enum rdma_ucm_port_space`).
-///
-/// ```
-/// use ironverbs::rdma_cm::PortSpace;
-/// assert!(PortSpace::Udp.is_datagram() && !PortSpace::Tcp.is_datagram());
-/// ```
-#[doc(alias = "rdma_port_space")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PortSpace {
-    /// Reliable connections, with ports like those of TCP.
-    Tcp,
-    /// Datagrams, with ports like those of UDP.
-    Udp,
-    /// Datagrams that meet those of IP over InfiniBand; multicast groups with its Q_Key. On InfiniBand only: on other links the
-    /// kernel refuses to bind or resolve (`EINVAL`).
-    Ipoib,
-    /// Service ids of InfiniBand, for reliable connections.
-    IbRc,
-    /// Service ids of InfiniBand, for datagrams.
-    IbUd,
-}
-
-impl PortSpace {
-    /// Whether ids resolve services of datagrams, and make no connections.
-    pub const fn is_datagram(self) -> bool {
-        matches!(self, Self::Udp | Self::Ipoib | Self::IbUd)
-    }
-
-    /// The kernel's numbers, of the space and of the queue pairs.
-    const fn raw(self) -> (u16, u8) {
-        use crate::uverbs::abi::verbs::qp_type;
-        match self {
-            Self::Tcp => (abi::port_space::TCP, qp_type::RC),
-            Self::Udp => (abi::port_space::UDP, qp_type::UD),
-            Self::Ipoib => (abi::port_space::IPOIB, qp_type::UD),
-            Self::IbRc => (abi::port_space::IB, qp_type::RC),
-            Self::IbUd => (abi::port_space::IB, qp_type::UD),
-        }
-    }
-}
-
-/// What this side says of its end of a connection, or of where it takes datagrams.
-///
-/// ```
-/// use ironverbs::Qpn;
-/// use ironverbs::rdma_cm::{ConnParams, SendData};
-/// let mut params = ConnParams::new(Qpn::new(17)?);
-/// params.private_data = SendData::counted(b"hello");
-/// # Ok::<(), ironverbs::OutOfRange>(())
-/// ```
-#[doc(alias = "rdma_conn_param")]
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct ConnParams<'a> {
-    /// This side's queue pair.
-    pub qpn: Qpn,
-    /// Private data. Of a connection a request takes 56 bytes and an answer 196; of datagrams 180 and 136.
-    pub private_data: SendData<'a>,
-    /// READs and atomics from the peer that this side answers at once. Default 1.
-    pub responder_resources: u8,
-    /// READs and atomics under way at once from here. Default 1.
-    pub initiator_depth: u8,
-    /// Whether the flow is controlled end to end. Default yes.
-    pub flow_control: bool,
-    /// Retries after a time-out, 0 to 7, of either side. The request's counts. Default 6: Soft-RoCE takes 7 for retries
-    /// without end.
-    pub retry_count: u8,
-    /// Retries after receiver-not-ready that the peer is to make, 0 to 6; 7 is without end. Default 6, so that a side that
-    /// never posts a receive gives its peer an error and not a hang.
-    pub rnr_retry_count: u8,
-    /// Whether the queue pair receives from a shared receive queue.
-    pub srq: bool,
-    /// What this side's adapter offers. Default nothing.
-    pub ece: Ece,
-}
-
-impl ConnParams<'_> {
-    /// The default ones, of that queue pair.
-    pub fn new(qpn: Qpn) -> Self {
-        Self {
-            qpn,
-            private_data: SendData::NONE,
-            responder_resources: 1,
-            initiator_depth: 1,
-            flow_control: true,
-            retry_count: 6,
-            rnr_retry_count: 6,
-            srq: false,
-            ece: Ece::default(),
-        }
-    }
-
-    /// Refuses what does not fit into the message of the step.
-    pub(crate) fn check(&self, step: Step, message: Message, datagrams: bool) -> Result<(), Error> {
-        self.raw(step, message.limit(datagrams)).map(drop)
-    }
-
-    fn raw(&self, step: Step, limit: usize) -> Result<ConnParam, Error> {
-        for (what, value) in [("retry_count", self.retry_count), ("rnr_retry_count", self.rnr_retry_count)] {
-            if value > 7 {
-                return Err(Error::invalid(step, what, value, "at most 7"));
-            }
-        }
-        let mut raw = ConnParam {
-            qp_num: self.qpn.get(),
-            srq: self.srq.into(),
-            responder_resources: self.responder_resources,
-            initiator_depth: self.initiator_depth,
-            flow_control: self.flow_control.into(),
-            retry_count: self.retry_count,
-            rnr_retry_count: self.rnr_retry_count,
-            valid: 1,
-            ..ConnParam::default()
-        };
-        raw.private_data_len = self.private_data.put(step, limit, &mut raw.private_data)?;
-        Ok(raw)
-    }
-}
 
 /// An id of the connection manager: one end of a connection in the making.
 ///
@@ -177,36 +58,6 @@ pub struct CmId {
     shared: Arc<IdShared>,
 }
 
-/// What an id is, and what is known of it.
-pub(super) struct IdShared {
-    key: IdKey,
-    number: u32,
-    space: PortSpace,
-    /// Whether the kernel still has it.
-    alive: Mutex<bool>,
-    /// The channel it is on. Held for each command, so that the id does not move meanwhile.
-    home: RwLock<EventChannel>,
-    track: Mutex<Track>,
-}
-
-#[derive(Clone, Debug)]
-struct Track {
-    state: State,
-    last_event: Option<EventType>,
-    /// As given, until the kernel is asked.
-    from: Option<SocketAddr>,
-    to: Option<SocketAddr>,
-    /// Once the kernel was asked.
-    place: Option<Place>,
-}
-
-/// The port that an id is on, and the device's index where the kernel tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub port: PortNum,
-    pub device: DeviceIndex,
-}
-
 impl EventChannel {
     /// Makes an id.
     #[doc(alias = "rdma_create_id")]
@@ -221,14 +72,7 @@ impl EventChannel {
 
 impl CmId {
     fn new(channel: &EventChannel, key: IdKey, number: u32, space: PortSpace, state: State) -> Self {
-        let shared = Arc::new(IdShared {
-            key,
-            number,
-            space,
-            alive: Mutex::new(true),
-            home: RwLock::new(channel.clone()),
-            track: Mutex::new(Track { state, last_event: None, from: None, to: None, place: None }),
-        });
+        let shared = Arc::new(IdShared::new(channel, key, number, space, state));
         register(key, &shared);
         Self { shared }
     }
@@ -240,12 +84,12 @@ impl CmId {
 
     /// What its events name it by.
     pub fn key(&self) -> IdKey {
-        self.shared.key
+        self.shared.key()
     }
 
     /// Its port space.
     pub fn port_space(&self) -> PortSpace {
-        self.shared.space
+        self.shared.space()
     }
 
     /// What it is at, as far as its channel was read.
@@ -269,8 +113,9 @@ impl CmId {
         self.command_or(Step::Bind, request, older).map(drop)
     }
 
-    /// Begins to find out which device leads to `to`: [`ADDR_RESOLVED`](EventType::ADDR_RESOLVED) or
-    /// [`ADDR_ERROR`](EventType::ADDR_ERROR) will tell, within about `timeout`. That there is no route at all is told at once.
+    /// Begins to find out which device leads to `to`: [`ADDR_RESOLVED`](super::event::EventType::ADDR_RESOLVED) or
+    /// [`ADDR_ERROR`](super::event::EventType::ADDR_ERROR) will tell, within about `timeout`. That there is no route at all is
+    /// told at once.
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_addr(&self, from: Option<SocketAddr>, to: SocketAddr, timeout: Duration) -> Result<(), Error> {
         let mut track = self.shared.track();
@@ -291,25 +136,25 @@ impl CmId {
         self.command_or(Step::ResolveAddr, request, older).map(drop)
     }
 
-    /// Begins to resolve the route: [`ROUTE_RESOLVED`](EventType::ROUTE_RESOLVED) or [`ROUTE_ERROR`](EventType::ROUTE_ERROR)
-    /// will tell. On InfiniBand the subnet manager is asked.
+    /// Begins to resolve the route: [`ROUTE_RESOLVED`](super::event::EventType::ROUTE_RESOLVED) or
+    /// [`ROUTE_ERROR`](super::event::EventType::ROUTE_ERROR) will tell. On InfiniBand the subnet manager is asked.
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
         let request = abi::ResolveRoute { id: self.number(), timeout_ms: milliseconds(timeout) };
         self.command(Step::ResolveRoute, request).map(drop)
     }
 
-    /// Lets peers ask for connections: each does with a [`CONNECT_REQUEST`](EventType::CONNECT_REQUEST). As many as
-    /// `backlog` wait to be read; others get no answer, and their kernel asks again some seconds later. 0 for as many as the
-    /// kernel allows.
+    /// Lets peers ask for connections: each does with a [`CONNECT_REQUEST`](super::event::EventType::CONNECT_REQUEST). As
+    /// many as `backlog` wait to be read; others get no answer, and their kernel asks again some seconds later. 0 for as many as
+    /// the kernel allows.
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: u32) -> Result<(), Error> {
         self.command(Step::Listen, abi::Listen { id: self.number(), backlog }).map(drop)
     }
 
     /// Asks the peer for a connection, or where it takes datagrams. Of a connection
-    /// [`CONNECT_RESPONSE`](EventType::CONNECT_RESPONSE) tells that the peer accepted; of datagrams,
-    /// [`ESTABLISHED`](EventType::ESTABLISHED).
+    /// [`CONNECT_RESPONSE`](super::event::EventType::CONNECT_RESPONSE) tells that the peer accepted; of datagrams,
+    /// [`ESTABLISHED`](super::event::EventType::ESTABLISHED).
     #[doc(alias = "rdma_connect")]
     pub fn connect(&self, params: &ConnParams<'_>) -> Result<(), Error> {
         let conn_param = params.raw(Step::Connect, Message::Request.limit(self.is_datagram()))?;
@@ -318,11 +163,11 @@ impl CmId {
     }
 
     /// Accepts a peer's request. Of a connection the queue pair must be ready to send by then, and
-    /// [`ESTABLISHED`](EventType::ESTABLISHED) tells that the peer's is too.
+    /// [`ESTABLISHED`](super::event::EventType::ESTABLISHED) tells that the peer's is too.
     #[doc(alias = "rdma_accept")]
     pub fn accept(&self, params: &ConnParams<'_>) -> Result<(), Error> {
         let conn_param = params.raw(Step::Accept, Message::Reply.limit(self.is_datagram()))?;
-        let (uid, id) = (self.shared.key.0, self.number());
+        let (uid, id) = (self.key().0, self.number());
         self.command(Step::Accept, Accept { uid, conn_param, id, reserved: 0, ece: params.ece.raw() }).map(drop)
     }
 
@@ -330,7 +175,7 @@ impl CmId {
     /// it must be by then. No event follows on this side.
     #[doc(alias = "rdma_establish")]
     pub fn establish(&self) -> Result<(), Error> {
-        let request = Accept { uid: self.shared.key.0, id: self.number(), ..Accept::default() };
+        let request = Accept { uid: self.key().0, id: self.number(), ..Accept::default() };
         self.command(Step::Establish, request).map(drop)
     }
 
@@ -341,7 +186,7 @@ impl CmId {
         self.reject_with(private_data, 0)
     }
 
-    /// As [`reject`](Self::reject), because the peer's [`Ece`] does not suit this side's adapter.
+    /// As [`reject`](Self::reject), because the peer's [`Ece`](super::event::Ece) does not suit this side's adapter.
     #[doc(alias = "rdma_reject_ece")]
     pub fn reject_ece(&self, private_data: SendData<'_>) -> Result<(), Error> {
         self.reject_with(private_data, super::reason::RejectReason::VENDOR_OPTION_NOT_SUPPORTED.0 as u8)
@@ -356,7 +201,7 @@ impl CmId {
     }
 
     /// Ends the connection, or agrees to the end that the peer has announced. Either side is told by
-    /// [`DISCONNECTED`](EventType::DISCONNECTED).
+    /// [`DISCONNECTED`](super::event::EventType::DISCONNECTED).
     ///
     /// There is nothing to end before the connection is established: the kernel takes the step, tells nobody, and the connection comes
     /// about all the same. [Reject](Self::reject) the peer then, or drop the id.
@@ -379,7 +224,7 @@ impl CmId {
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&self, to: &EventChannel) -> Result<(), Error> {
         use std::os::fd::{AsFd, AsRawFd};
-        let mut home = self.shared.home.write().unwrap_or_else(PoisonError::into_inner);
+        let mut home = self.shared.home_to_change();
         if home.is(to) {
             return Ok(());
         }
@@ -417,7 +262,7 @@ impl CmId {
     }
 
     pub(super) fn number(&self) -> u32 {
-        self.shared.number
+        self.shared.number()
     }
 
     pub(crate) fn is_datagram(&self) -> bool {
@@ -460,79 +305,10 @@ impl CmId {
     }
 }
 
-impl Track {
-    /// The states before the step and during it.
-    fn begin(&mut self, step: Step) -> (State, State) {
-        let before = self.state;
-        self.state = before.after_step(step);
-        (before, self.state)
-    }
-
-    /// The step was refused. An event that came meanwhile knows better.
-    fn take_back(&mut self, before: State, during: State) {
-        if self.state == during {
-            self.state = before;
-        }
-    }
-}
-
-impl IdShared {
-    pub(super) fn key(&self) -> IdKey {
-        self.key
-    }
-
-    pub(super) fn space(&self) -> PortSpace {
-        self.space
-    }
-
-    pub(super) fn is_datagram(&self) -> bool {
-        self.space.is_datagram()
-    }
-
-    fn track(&self) -> MutexGuard<'_, Track> {
-        self.track.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn home(&self) -> RwLockReadGuard<'_, EventChannel> {
-        self.home.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes note of an event.
-    pub(super) fn note(&self, event: &Event) {
-        let mut track = self.track();
-        track.state = track.state.after_event(event.event_type());
-        track.last_event = Some(event.event_type());
-    }
-
-    fn about(&self) -> About {
-        let Track { state, last_event, from, to, .. } = self.track().clone();
-        About { from, to, interface: None, state: Some(state), last_event }
-    }
-
-    fn refused(&self, channel: &EventChannel, step: Step, errno: Errno) -> Error {
-        match channel.refused(step, errno) {
-            Error::Kernel { .. } => explain::refused(step, errno, self.about()),
-            other => other,
-        }
-    }
-
-    fn destroy(&self) -> Result<EventsReported, Error> {
-        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*alive {
-            return Ok(EventsReported::default());
-        }
-        let home = self.home();
-        let request = DestroyId { response: 0, id: self.number, reserved: 0 };
-        let reported = send(home.file(), request).map_err(|errno| self.refused(&home, Step::DestroyId, errno))?;
-        *alive = false;
-        Ok(reported)
-    }
-}
-
 /// An id that the kernel refuses to destroy, as after a change of credentials, lasts until its channel is closed.
 impl Drop for CmId {
     fn drop(&mut self) {
-        unregister(self.shared.key);
+        unregister(self.shared.key());
         let _ = self.shared.destroy();
     }
 }
@@ -547,8 +323,8 @@ impl fmt::Debug for CmId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Track { state, last_event, from, to, .. } = self.shared.track().clone();
         f.debug_struct("CmId")
-            .field("number", &self.shared.number)
-            .field("space", &self.shared.space)
+            .field("number", &self.shared.number())
+            .field("space", &self.shared.space())
             .field("state", &state)
             .field("last_event", &last_event)
             .field("from", &from)

@@ -17,8 +17,10 @@ mod interface;
 mod linux;
 mod multicast;
 mod options;
+mod params;
 mod query;
 pub mod reason;
+mod shared;
 pub mod state;
 pub mod sys;
 
