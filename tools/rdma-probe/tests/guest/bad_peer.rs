@@ -16,8 +16,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The peer waits for a message that does not come any more.
-pub const WAITING: &[Test] =
+pub const TESTS: &[Test] =
     &[("bad_peer::one_wrong_byte_is_found", one_wrong_byte), ("bad_peer::a_stale_message_is_found", stale_message)];
 
 const SIZE: usize = 5000;
