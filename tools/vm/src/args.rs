@@ -91,6 +91,9 @@ pub struct Args {
 
     /// Lines of the guest's kernel log that must not fail the run, as an extended regular expression: what a test of faults provokes.
     /// May be repeated.
+    ///
+    /// Only runs with software ConnectX adapters look at that log: for warnings and bugs of the whole kernel, and for whatever their
+    /// driver and the RDMA core warn of.
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub allow_log: Vec<String>,
 
@@ -158,17 +161,37 @@ impl Args {
     }
 
     /// Why the arguments do not go together, if they do not.
-    pub fn conflict(&self) -> Option<&'static str> {
+    pub fn conflict(&self) -> Option<String> {
         let guests = self.guests();
         if self.device.adapters() != 0 && self.cpus() != 1 {
-            Some("softcx takes --smp 1: QEMU loses accesses to a proxy device that come from two processors at once")
+            Some(
+                "softcx takes --smp 1: QEMU loses accesses to a proxy device that come from two processors at once"
+                    .into(),
+            )
         } else if self.pair && (guests.len() != 2 || guests.iter().any(|(_, command)| command.is_empty())) {
-            Some("--pair takes two commands: -- SERVER'S COMMAND -- CLIENT'S COMMAND")
+            Some("--pair takes two commands: -- SERVER'S COMMAND -- CLIENT'S COMMAND".into())
         } else if self.pair && matches!(self.device, Device::Rxe | Device::RxePair) {
-            Some("--pair takes --device softcx, or none: Soft-RoCE devices are on a link of one guest's own")
+            Some("--pair takes --device softcx, or none: Soft-RoCE devices are on a link of one guest's own".into())
+        } else if let (0, Some(option)) = (self.device.adapters(), self.about_adapters()) {
+            Some(format!(
+                "{option} is about software ConnectX adapters, and this run has none: it takes --device softcx"
+            ))
         } else {
             None
         }
+    }
+
+    /// An option that means nothing without software ConnectX adapters.
+    fn about_adapters(&self) -> Option<&'static str> {
+        [
+            (self.blue_flame, "--blue-flame"),
+            (self.device_log.is_some(), "--device-log"),
+            (self.device_record.is_some(), "--device-record"),
+            (!self.allow_log.is_empty(), "--allow-log"),
+            (!self.allow_misuse.is_empty(), "--allow-misuse"),
+        ]
+        .into_iter()
+        .find_map(|(given, option)| given.then_some(option))
     }
 }
 
@@ -321,6 +344,20 @@ mod tests {
         assert_eq!(parse("--device softcx:3 -- true").unwrap().device, Device::Softcx(3));
         assert!(parse("--device softcx --smp 2 -- true").unwrap().conflict().is_some());
         assert!(parse("--device rxe --smp 2 -- true").unwrap().conflict().is_none());
+    }
+
+    #[test]
+    fn options_about_adapters_take_adapters() {
+        for option in ["--blue-flame", "--device-log log", "--device-record file", "--allow-log a", "--allow-misuse b"]
+        {
+            for device in ["none", "rxe", "rxe-pair"] {
+                let conflict = parse(&format!("{option} --device {device} -- true")).unwrap().conflict();
+                let name = option.split(' ').next().unwrap();
+                let conflict = conflict.unwrap_or_else(|| panic!("{option} with {device}"));
+                assert!(conflict.starts_with(&format!("{name} is about software ConnectX adapters")), "{conflict}");
+            }
+            assert_eq!(parse(&format!("{option} --device softcx -- true")).unwrap().conflict(), None, "{option}");
+        }
     }
 
     #[test]
