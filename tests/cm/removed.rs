@@ -1,7 +1,7 @@
 //! A device that goes while ids are on it, and comes back; and one that another device is taken for.
 
 use crate::harness::step;
-use crate::scene::{Scene, WITHIN, change_network, nothing_is_left, objects, scene};
+use crate::scene::{Scene, WITHIN, change_network, link_of, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::Context;
@@ -202,11 +202,3 @@ fn a_queue_pair_of_another_device(target: &Target) {
     });
 }
 
-fn link_of(index: u32) -> String {
-    let mut links = std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap());
-    let link = links.find(|link| {
-        let told = std::fs::read_to_string(link.path().join("ifindex")).unwrap_or_default();
-        told.trim().parse() == Ok(index)
-    });
-    link.unwrap().file_name().into_string().unwrap()
-}

@@ -218,7 +218,7 @@ mod tests {
         let (next, mut client) = UnixStream::pair().unwrap();
         let (keep, hangs) = mpsc::channel::<()>();
         let connect = |work: Box<dyn FnOnce() -> u32 + Send>| {
-            interruptible_by(Some((next.as_fd(), patience)), &stop, move || work())
+            interruptible_by(Some((next.as_fd(), patience)), &stop, work)
         };
         // Nobody else is there.
         let late = Duration::from_millis(300);

@@ -47,7 +47,7 @@ fn server_within(silence: Duration, talk: impl FnOnce(TcpStream) + Send + 'stati
     let client = thread::spawn(move || talk(stream));
     let stop = Stop::never().unwrap();
     let answer = listener
-        .client((1, Record::Plain), Limits { connect: Duration::from_millis(50), silence }, &stop, None)
+        .client((1, Record::Plain), Limits { connect: Duration::from_millis(500), silence }, &stop, None)
         .map_err(trouble)
         .and_then(|(conversation, a)| conversation.server_answer(Record::Plain, &[address(9)]).map(|_| one(a)));
     client.join().unwrap();
