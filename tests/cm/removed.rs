@@ -201,4 +201,3 @@ fn a_queue_pair_of_another_device(target: &Target) {
         (client.join().unwrap(), route)
     });
 }
-

@@ -217,9 +217,8 @@ mod tests {
         let patience = Duration::from_millis(100);
         let (next, mut client) = UnixStream::pair().unwrap();
         let (keep, hangs) = mpsc::channel::<()>();
-        let connect = |work: Box<dyn FnOnce() -> u32 + Send>| {
-            interruptible_by(Some((next.as_fd(), patience)), &stop, work)
-        };
+        let connect =
+            |work: Box<dyn FnOnce() -> u32 + Send>| interruptible_by(Some((next.as_fd(), patience)), &stop, work);
         // Nobody else is there.
         let late = Duration::from_millis(300);
         assert_eq!(connect(Box::new(move || [std::thread::sleep(late)].len() as u32)), Ok(1));
