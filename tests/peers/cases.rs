@@ -19,7 +19,11 @@ pub const RING: usize = 64;
 pub const RING_END: &[&str] = &["rc_end", "rc_far_end", "uc_end", "ud_end", "xrc_end"];
 
 const FLAGS: [&str; 8] = ["", "s", "e", "se", "f", "sf", "ef", "sef"];
+/// Of requests about windows, which this library always has signaled.
+const WINDOW_FLAGS: [&str; 4] = ["s", "se", "sf", "sef"];
 const CONNECTED: [&str; 4] = ["SEND", "SEND_IMM", "WRITE", "WRITE_IMM"];
+const WRITE_FIRST: [&str; 4] = ["WRITE", "SEND", "SEND_IMM", "WRITE_IMM"];
+const RELIABLE: [&str; 7] = ["SEND", "SEND_IMM", "WRITE", "WRITE_IMM", "READ", "CAS", "FAA"];
 
 /// `enum ibv_access_flags`.
 const REMOTE_WRITE: u32 = 1 << 1;
@@ -105,11 +109,33 @@ fn opcodes(list: &mut List, queue: &'static str, opcodes: &[&'static str]) {
     }
 }
 
-/// Inline WRITEs of every length, one by one and in batches.
-fn inline_lengths(list: &mut List, queue: &'static str, most: usize) {
-    let of = |length: usize| Wr::new("WRITE").inline(&[(length % 61, length)]);
-    list.in_batches(queue, 8, (0..=most).map(of));
-    list.one_by_one(queue, (0..260.min(most)).step_by(7).chain([11, 12, 13, 27, 28, 29, most]).map(of));
+/// Requests in batches, each with a receive where it takes one.
+fn in_batches(list: &mut List, queue: &'static str, of: usize, sends: impl IntoIterator<Item = Wr>) {
+    let sends: Vec<_> = sends.into_iter().collect();
+    for batch in sends.chunks(of) {
+        // Datagrams that find no receive are lost, and as well sent.
+        if list.queues[queue].kind != Kind::Ud {
+            let received = batch.iter().filter(|send| send.takes_a_receive()).count();
+            (0..received).for_each(|n| list.receive(queue, &room(n)));
+        }
+        list.in_batches(queue, of, batch.to_vec());
+    }
+}
+
+/// One of that opcode, whose immediate is a number where it has one.
+fn numbered(op: &'static str, target: &'static str, number: usize) -> Wr {
+    let imm = if op.ends_with("_IMM") { 0x0101_0000 + number as u32 } else { 0 };
+    Wr::new(op).to(target).imm(imm)
+}
+
+/// Inline payload of every length with each of those opcodes, in batches, and with the first of them also one by one.
+fn inline_lengths(list: &mut List, queue: &'static str, ops: &[&'static str], target: &'static str, most: usize) {
+    let of = |op, length: usize| numbered(op, target, length).inline(&[(length % 61, length)]);
+    for op in ops {
+        in_batches(list, queue, 8, (0..=most).map(|length| of(op, length)));
+    }
+    let some = (0..260.min(most)).step_by(7).chain([11, 12, 13, 27, 28, 29, most]);
+    in_batches(list, queue, 1, some.map(|length| of(ops[0], length)));
 }
 
 /// Inline payload in pieces, some of them empty.
@@ -137,27 +163,27 @@ fn lists(list: &mut List, queue: &'static str, ops: &[&'static str], target: &'s
     for op in ops {
         let at = if *op == "READ" { RESULT } else { 0 };
         let shifted = |pieces: Vec<(usize, usize)>| -> Vec<_> { pieces.iter().map(|(o, l)| (o + at, *l)).collect() };
-        list.in_batches(queue, 3, (0..=30).map(|n| Wr::new(op).to(target).entries(&shifted(pieces(n)))));
+        in_batches(list, queue, 3, (0..=30).map(|n| numbered(op, target, n).entries(&shifted(pieces(n)))));
         for empty in [0, 1, 5, 29] {
             let mut some = shifted(pieces(30));
             some[empty].1 = 0;
-            list.one_by_one(queue, [Wr::new(op).to(target).entries(&some)]);
-            list.one_by_one(queue, [Wr::new(op).to(target).entries(&some[empty..=empty])]);
+            let few = numbered(op, target, empty).entries(&some[empty..=empty]);
+            in_batches(list, queue, 1, [numbered(op, target, empty).entries(&some), few]);
         }
     }
 }
 
 fn connections(list: &mut List) {
     list.case("rc_opcodes_and_flags");
-    opcodes(list, "rc", &["SEND", "SEND_IMM", "WRITE", "WRITE_IMM", "READ", "CAS", "FAA"]);
+    opcodes(list, "rc", &RELIABLE);
     list.case("rc_all_signaled");
     list.one_by_one("rc_all", FLAGS.map(|flags| Wr::new("WRITE").flags(flags).entries(&[(8, 24)])));
     list.case("rc_inline_lengths");
-    inline_lengths(list, "rc", LONGEST.inline);
+    inline_lengths(list, "rc", &WRITE_FIRST, "-", LONGEST.inline);
     list.case("rc_inline_pieces");
     inline_pieces(list, "rc", "WRITE", "-");
     list.case("rc_lists");
-    lists(list, "rc", &["WRITE", "READ"], "-");
+    lists(list, "rc", &["WRITE", "SEND", "SEND_IMM", "WRITE_IMM", "READ"], "-");
     list.case("rc_extremes");
     let send = Wr { remote: REMOTE + 1, ..Wr::new("WRITE") };
     list.one_by_one("rc", [send.entries(&[(1, 60_000)])]);
@@ -175,9 +201,9 @@ fn connections(list: &mut List) {
     list.case("uc_opcodes_and_flags");
     opcodes(list, "uc", &CONNECTED);
     list.case("uc_inline_lengths");
-    inline_lengths(list, "uc", LONGEST.inline);
+    inline_lengths(list, "uc", &WRITE_FIRST, "-", LONGEST.inline);
     list.case("uc_lists");
-    lists(list, "uc", &["WRITE"], "-");
+    lists(list, "uc", &WRITE_FIRST, "-");
 }
 
 /// Windows, and what the elements behind them must wait for.
@@ -186,34 +212,60 @@ fn windows(list: &mut List) {
     let access = |set: u32| (0..3).filter(|i| set >> i & 1 != 0).map(|i| rights[i]).fold(0, |a, b| a | b);
     list.case("windows_of_type_1");
     for set in 1..8 {
-        list.bind("rc", "one", if set % 2 == 0 { "s" } else { "sf" }, (REMOTE + 8 * set as usize, 4096), access(set));
+        list.bind("rc", "one", WINDOW_FLAGS[set as usize % 4], (REMOTE + 8 * set as usize, 4096), access(set));
         list.submit("rc");
         // The element after a bind waits for it, in a batch of its own too.
         list.one_by_one("rc", [Wr::new("WRITE").inline(&[(1, 9)]), Wr::new("WRITE").inline(&[(2, 9)])]);
     }
-    list.unbind("rc", "one", "s");
-    list.submit("rc");
+    for flags in WINDOW_FLAGS {
+        list.bind("rc", "one", "s", (REMOTE, 8), REMOTE_READ);
+        list.submit("rc");
+        list.unbind("rc", "one", flags);
+        list.submit("rc");
+    }
     list.one_by_one("rc", [Wr::new("WRITE").flags("sf").inline(&[(1, 9)])]);
     list.case("windows_of_type_2");
     for set in 1..8 {
         for zero in [0, ZERO_BASED] {
-            list.bind("rc", "two", "s", (REMOTE + 16 * set as usize, 100 * set as usize), access(set) | zero);
+            list.bind(
+                "rc",
+                "two",
+                WINDOW_FLAGS[set as usize % 4],
+                (REMOTE + 16 * set as usize, 100 * set as usize),
+                access(set) | zero,
+            );
             list.send("rc", &Wr::new("WRITE").flags(if set == 2 { "f" } else { "" }).inline(&[(1, 9)]));
             list.send("rc", &Wr::new("WRITE").inline(&[(2, 9)]));
             list.submit("rc");
-            list.invalidate("rc", "two", if set == 3 { "sf" } else { "s" });
+            list.invalidate("rc", "two", WINDOW_FLAGS[set as usize / 2]);
             list.submit("rc");
         }
     }
     list.one_by_one("rc", [Wr::new("WRITE").inline(&[(1, 9)])]);
     list.case("windows_that_a_send_ends");
-    for inline in [false, true] {
-        list.bind("rc", "two", "s", (REMOTE, 1), REMOTE_READ);
-        list.submit("rc");
-        list.receive("rc", &room(0));
-        let send = Wr::new("SEND_INV").to("two");
-        list.one_by_one("rc", [if inline { send.inline(&[(3, 20)]) } else { send.entries(&[(3, 20)]) }]);
+    for flags in FLAGS {
+        ended(list, &Wr::new("SEND_INV").flags(flags).inline(&[(3, 20)]));
+        ended(list, &Wr::new("SEND_INV").flags(flags).entries(&[(3, 20)]));
     }
+    list.case("windows_that_sends_of_every_length_end");
+    for length in 0..=LONGEST.inline {
+        ended(list, &Wr::new("SEND_INV").inline(&[(length % 61, length)]));
+    }
+    for n in 0..=30 {
+        ended(list, &Wr::new("SEND_INV").entries(&pieces(n)));
+    }
+}
+
+/// Binds a window, and sends what ends it. What is not signaled is followed by what is.
+fn ended(list: &mut List, send: &Wr) {
+    list.bind("rc", "two", "s", (REMOTE, 1), REMOTE_READ);
+    list.submit("rc");
+    list.receive("rc", &room(0));
+    list.send("rc", &send.clone().to("two"));
+    if !send.flags.contains('s') {
+        list.send("rc", &Wr::new("WRITE").inline(&[(1, 3)]));
+    }
+    list.submit("rc");
 }
 
 fn datagrams(list: &mut List) {
@@ -221,31 +273,32 @@ fn datagrams(list: &mut List) {
     for target in ["plain", "slow", "global"] {
         for op in ["SEND", "SEND_IMM"] {
             for flags in FLAGS {
-                let send = request(list, "ud", op, flags).to(target);
-                list.send("ud", &send);
-                list.receive("ud", &room(1));
-                list.send("ud", &Wr::new(op).to(target).imm(0x5566_7788).inline(&[(1, 30)]));
-                list.submit("ud");
+                for inline in [false, true] {
+                    let mut send = request(list, "ud", op, flags).to(target);
+                    send.inline = inline;
+                    list.send("ud", &send);
+                    list.receive("ud", &room(1));
+                    list.send("ud", &Wr::new(op).to(target).imm(0x5566_7788).inline(&[(1, 30)]));
+                    list.submit("ud");
+                }
             }
         }
     }
     list.case("ud_inline_lengths");
-    let of = |length: usize| Wr::new("SEND").to("global").inline(&[(length % 61, length)]);
-    list.in_batches("ud_quiet", 8, (0..=LONGEST_UD.inline).map(of));
-    list.one_by_one("ud_quiet", (0..200).step_by(7).chain([11, 12, 13, 27, 28, 29, LONGEST_UD.inline]).map(of));
+    inline_lengths(list, "ud_quiet", &["SEND", "SEND_IMM"], "global", LONGEST_UD.inline);
     list.case("ud_inline_pieces");
     inline_pieces(list, "ud_quiet", "SEND", "plain");
     list.case("ud_lists");
-    lists(list, "ud_quiet", &["SEND"], "slow");
+    lists(list, "ud_quiet", &["SEND", "SEND_IMM"], "slow");
 }
 
 fn extended(list: &mut List) {
     list.case("xrc_opcodes_and_flags");
-    opcodes(list, "xrc", &["SEND", "SEND_IMM", "WRITE", "WRITE_IMM", "READ", "CAS", "FAA"]);
+    opcodes(list, "xrc", &RELIABLE);
     list.case("xrc_inline_lengths");
-    inline_lengths(list, "xrc", LONGEST_XRC.inline);
+    inline_lengths(list, "xrc", &WRITE_FIRST, "-", LONGEST_XRC.inline);
     list.case("xrc_lists");
-    lists(list, "xrc", &["WRITE", "READ"], "-");
+    lists(list, "xrc", &["WRITE", "SEND", "SEND_IMM", "WRITE_IMM", "READ"], "-");
 }
 
 /// A request from every block of the ring: each is followed by one of a block where that makes an odd number, so that as many
@@ -310,12 +363,19 @@ fn ring_ends(list: &mut List) {
         list.submit("rc_end");
     });
     list.case("rc_far_ring_end");
-    let most = Wr::new("WRITE").inline(&[(3, FEW_LONG.inline)]);
-    one_from_every_block(list, "rc_far_end", &block, 2 + inline_units(FEW_LONG.inline), &most);
-    one_from_every_block(list, "rc_far_end", &block, 32, &Wr::new("WRITE").entries(&pieces(30)));
+    // Of every number of blocks.
+    for blocks in 1..=14 {
+        let length = FEW_LONG.inline.min(16 * (4 * blocks - 2) - 4);
+        let send = Wr::new("WRITE").inline(&[(3, length)]);
+        one_from_every_block(list, "rc_far_end", &block, 2 + inline_units(length), &send);
+    }
+    for blocks in 1..=8 {
+        let n = 4 * blocks - 2;
+        one_from_every_block(list, "rc_far_end", &block, 2 + n, &Wr::new("WRITE").entries(&pieces(n)));
+    }
     list.case("ud_ring_end");
     let block = Wr::new("SEND").to("plain");
-    for length in [1, 12, 13, 60, 61, 124, 200] {
+    for length in [1, 12, 13, 60, 61, 124, 188, 200] {
         let send = Wr::new("SEND").to("global").inline(&[(length, length)]);
         one_from_every_block(list, "ud_end", &block, 4 + inline_units(length), &send);
     }
@@ -328,6 +388,7 @@ fn ring_ends(list: &mut List) {
 fn receives(list: &mut List) {
     for (case, queue, most) in [
         ("receives", "rc", 30),
+        ("receives_of_unreliable_connections", "uc", 30),
         ("receives_of_datagrams", "ud", 30),
         ("receives_of_short_elements", "rc_end", 3),
         ("receives_of_a_shared_queue", "xrc", 30),
@@ -337,6 +398,11 @@ fn receives(list: &mut List) {
         let target = if list.queues[queue].kind == Kind::Ud { "plain" } else { "-" };
         let header = if target == "plain" { 40 } else { 0 };
         let shared = list.queues[queue].kind == Kind::Xrc;
+        // Without room for anything. A datagram has a header that must go somewhere.
+        if header == 0 {
+            list.receive(queue, &[]);
+            list.one_by_one(queue, [Wr::new("SEND")]);
+        }
         let rounds = if most > 3 { 3 } else { 12 };
         for round in 0..rounds {
             for n in 1..=most {

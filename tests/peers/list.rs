@@ -129,7 +129,7 @@ impl Wr {
         self
     }
 
-    fn takes_a_receive(&self) -> bool {
+    pub fn takes_a_receive(&self) -> bool {
         matches!(self.op, "SEND" | "SEND_IMM" | "SEND_INV" | "WRITE_IMM")
     }
 }

@@ -9,11 +9,13 @@
 //! DEVICE LIST`.
 
 mod cases;
+mod complete;
 mod elements;
 mod guest;
 mod list;
 mod ours;
 mod record;
+mod ring_end;
 
 use elements::{Part, difference};
 use guest::Outcome;
@@ -22,7 +24,6 @@ use list::{Case, Kind, List};
 use record::{Element, Numbers};
 use softcx::bits::be16;
 use softcx::bits::wqe::srq_next;
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ type Test = Box<dyn Fn(&List, &Outcome) -> Result<(), String> + Send>;
 
 /// The two ways of libibverbs.
 const SIDES: [&str; 2] = ["classic", "extended"];
+/// And this library's.
+const OURS: &str = "ours";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().collect();
@@ -69,7 +72,10 @@ fn main() -> ExitCode {
             }
         })
     };
-    trials.push(guest("rings_are_as_long_as_the_list_has_them".into(), Box::new(ring_lengths)));
+    for side in SIDES.into_iter().chain([OURS]) {
+        let test = move |list: &List, outcome: &Outcome| ring_ends(list, outcome, side);
+        trials.push(guest(format!("{side}::every_element_begins_at_every_block_of_a_ring"), Box::new(test)));
+    }
     trials.push(guest("every_side_uses_blue_flame".into(), Box::new(blue_flame)));
     for side in SIDES {
         for (number, case) in list.cases.iter().enumerate() {
@@ -82,69 +88,22 @@ fn main() -> ExitCode {
 
 /// All that both sides can is in the list.
 fn is_complete(list: &List) -> Result<(), Failed> {
-    let mut lines = BTreeSet::new();
-    for line in list.text.lines() {
-        let words: Vec<_> = line.split(' ').collect();
-        match words[..] {
-            ["queue", name, kind, ..] => drop(lines.insert(format!("{name} is {kind}"))),
-            ["send", queue, op, flags, .., how, _] if words.len() == 11 => {
-                lines.insert(format!("{queue} {op} {flags} {how}"));
-            }
-            _ => {}
-        }
-        let Some(payload) = words.iter().position(|word| matches!(*word, "inline" | "entries")) else { continue };
-        let lengths: Vec<usize> =
-            words[payload + 1..].iter().map(|piece| piece.split_once(':').unwrap().1.parse().unwrap()).collect();
-        let (queue, op) = (words[1], words[2]);
-        match words[payload] {
-            "inline" if lengths.len() == 1 => drop(lines.insert(format!("{queue} inline of {}", lengths[0]))),
-            "entries" => drop(lines.insert(format!("{queue} {op} of {} entries", lengths.len()))),
-            _ => {}
-        }
-    }
-    let mut missing = vec![];
-    let mut expect = |line: String| {
-        if !lines.contains(&line) {
-            missing.push(line);
-        }
-    };
-    let (all, connected) = (["READ", "CAS", "FAA"], ["SEND", "SEND_IMM", "WRITE", "WRITE_IMM"]);
-    for (queue, ops) in
-        [("rc", [&connected[..], &all].concat()), ("xrc", [&connected[..], &all].concat()), ("uc", connected.to_vec())]
-    {
-        for op in ops {
-            for flags in ["-", "s", "e", "se", "f", "sf", "ef", "sef"] {
-                expect(format!("{queue} {op} {flags} entries"));
-                if !all.contains(&op) {
-                    expect(format!("{queue} {op} {flags} inline"));
-                }
-            }
-        }
-    }
-    for (queue, op, inline) in [
-        ("rc", "WRITE", 828),
-        ("uc", "WRITE", 828),
-        ("ud_quiet", "SEND", 940),
-        ("xrc", "WRITE", 812),
-        ("rc", "READ", 0),
-    ] {
-        (0..=inline).filter(|_| op != "READ").for_each(|length| expect(format!("{queue} inline of {length}")));
-        (0..=30).for_each(|entries| expect(format!("{queue} {op} of {entries} entries")));
-    }
-    for words in ["rc is RC", "uc is UC", "ud is UD", "xrc is XRC", "rc SEND_INV s entries", "rc SEND_INV s inline"] {
-        expect(words.to_owned());
-    }
+    let missing = complete::missing(list);
     if missing.is_empty() { Ok(()) } else { Err(format!("the list lacks: {}", missing.join("; ")).into()) }
 }
 
-/// A ring's end is passed from every start only if the list knows how long the rings can be.
-fn ring_lengths(_: &List, outcome: &Outcome) -> Result<(), String> {
-    for side in SIDES {
-        for queue in cases::RING_END {
-            let blocks = numbers(outcome, side)?.get(queue, "blocks")?;
-            if blocks == 0 || !(cases::RING as u64).is_multiple_of(blocks) {
-                return Err(format!("{side}: the ring of {queue} has {blocks} blocks, not {} or a part", cases::RING));
-            }
+/// Each side's elements begin at every block of its rings, which the adapter says to be as long as the side does.
+fn ring_ends(list: &List, outcome: &Outcome, side: &str) -> Result<(), String> {
+    for queue in cases::RING_END {
+        let Elements { all, kind, numbers, .. } = Elements::sends(list, outcome, side, queue)?;
+        ring_end::check(queue, kind, all).map_err(|error| format!("{side}: {queue}: {error}"))?;
+        // This library does not tell.
+        let told = numbers.get(queue, "blocks").ok();
+        if side != OURS && told != all[0].ring {
+            return Err(format!(
+                "{side}: {queue}: the library tells of {told:?} blocks, the adapter of {:?}",
+                all[0].ring
+            ));
         }
     }
     Ok(())
@@ -153,7 +112,7 @@ fn ring_lengths(_: &List, outcome: &Outcome) -> Result<(), String> {
 /// Each side has elements that the adapter took from its copy, and others that it took from the ring. That a copy is what the ring
 /// holds, the adapter checks: the guest's run fails where it is not.
 fn blue_flame(list: &List, outcome: &Outcome) -> Result<(), String> {
-    for side in SIDES.into_iter().chain(["ours"]) {
+    for side in SIDES.into_iter().chain([OURS]) {
         let mut count = [0, 0];
         for queue in list.queues.keys() {
             for element in Elements::sends(list, outcome, side, queue)?.all {
@@ -179,11 +138,11 @@ fn equal(list: &List, outcome: &Outcome, side: &str, case: &Case) -> Result<(), 
     let mut wrong = String::new();
     for (queue, range) in &case.sends {
         let find = |side| Elements::sends(list, outcome, side, queue);
-        compare(&mut wrong, &format!("send {queue}"), range, &find(side)?, &find("ours")?);
+        compare(&mut wrong, &format!("send {queue}"), range, &find(side)?, &find(OURS)?);
     }
     for (queue, range) in &case.receives {
         let find = |side| Elements::receives(list, outcome, side, queue);
-        compare(&mut wrong, &format!("receive {queue}"), range, &find(side)?, &find("ours")?);
+        compare(&mut wrong, &format!("receive {queue}"), range, &find(side)?, &find(OURS)?);
     }
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub struct Element {
     /// Its place in the ring, as the adapter counts.
     pub index: u32,
+    /// Blocks of a send queue's ring.
+    pub ring: Option<u64>,
     /// It came with the doorbell (BlueFlame), and not from the ring.
     pub copied: bool,
     pub bytes: Vec<u8>,
@@ -39,7 +41,9 @@ impl Record {
             };
             let queue = number(fields.get("srq").copied().map_or_else(|| field("qp"), Ok)?)?;
             let copied = fields.get("from") == Some(&"copy");
-            let element = Element { index: number(field("index")?)? as u32, copied, bytes: bytes(field("hex")?)? };
+            let ring = fields.get("blocks").copied().map(number).transpose()?;
+            let index = number(field("index")?)? as u32;
+            let element = Element { index, ring, copied, bytes: bytes(field("hex")?)? };
             queues.entry(queue).or_default().push(element);
         }
         Ok(record)

@@ -42,9 +42,10 @@ impl fmt::Display for Line<'_> {
         let Tapped { device, at, entry } = self.0;
         write!(f, "{:.6} {device} ", at.as_secs_f64())?;
         match *entry {
-            Entry::Send { qpn, kind, index, copied, bytes } => {
+            Entry::Send { qpn, kind, index, blocks, copied, bytes } => {
                 let from = if copied { "copy" } else { "ring" };
-                write!(f, "send qp={qpn:#x} kind={kind:?} index={index} from={from} hex={} # ", Hex(bytes))?;
+                let hex = Hex(bytes);
+                write!(f, "send qp={qpn:#x} kind={kind:?} index={index} blocks={blocks} from={from} hex={hex} # ")?;
                 match SendWqe::decode(bytes, kind) {
                     Ok(wqe) => write!(f, "{wqe:?}"),
                     Err(why) => f.write_str(why),

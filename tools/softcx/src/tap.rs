@@ -26,6 +26,8 @@ pub enum Entry<'a> {
         kind: QpKind,
         /// The counter of the WQE's first block.
         index: u16,
+        /// Blocks of the ring.
+        blocks: u32,
         /// The bytes came with the doorbell (BlueFlame), and not from the ring.
         copied: bool,
         /// As many units as it says to have.

@@ -7,7 +7,7 @@
 //! 00000030: 0000 0000 0000 8813 0800 6214 0000 f6d2  ..........b.....        xxd
 //! 00000030  00 00 00 00 00 00 88 13  08 00 62 14 00 00 f6 d2  |..........b.....|
 //! 0x00, 0x00, 0x88, 0x13                                                     source code
-//! 0.001 mlx5_0 send qp=0x65 kind=Rc index=0 hex=000a… # …                 cargo vm --device-record
+//! 0.001 mlx5_0 send qp=0x65 kind=Rc index=0 blocks=64 from=ring hex=000a… # …                 cargo vm --device-record
 //! 00*13 0a123456  # xx*n stands for n bytes                                  the tests of this project
 //! ```
 

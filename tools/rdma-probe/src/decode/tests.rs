@@ -564,7 +564,7 @@ fn lines_of_a_devices_record_say_what_they_are() {
     let receive = "00000040 00005c01 7f00deadbeef0010".replace(' ', "");
     let text = format!(
         "# seconds of the adapters' time\n\
-         0.012345 mlx5_0 send qp=0x123456 kind=Rc index=48879 from=copy hex={} # SendWqe {{ .. }}\n\
+         0.012345 mlx5_0 send qp=0x123456 kind=Rc index=48879 blocks=65536 from=copy hex={} # SendWqe {{ .. }}\n\
          0.012346 mlx5_1 receive qp=0x66 index=0 hex={receive} # []\n\
          0.012347 mlx5_1 receive srq=0x3 index=0 hex={}{receive} # []\n\
          0.012348 guest 2's mlx5_0 completion cq=0x81 index=3 hex={cqe} # opcode 0\n\

@@ -20,6 +20,7 @@ impl Qp {
                 qpn: self.qpn,
                 kind: self.spec.kind,
                 index: at,
+                blocks: send.blocks(),
                 copied: image.copied,
                 bytes: &image.bytes,
             });

@@ -56,6 +56,11 @@ impl SendRing {
         Self { spec, next: 0, rung: 0, done: 0, copy: None }
     }
 
+    /// Blocks that it has.
+    pub fn blocks(&self) -> u32 {
+        1 << self.spec.log2_bbs
+    }
+
     /// A doorbell, with its 8 bytes, or a look because another doorbell of the page may have hidden this ring's.
     pub fn ring(&mut self, shared: &mut Shared, qpn: u32, doorbell: Option<u64>) {
         let record = match shared.memory.load_be32(self.spec.record.wrapping_add(RECORD_SEND)) {
