@@ -27,7 +27,7 @@ pub(super) fn query_adapter(c: &mut Command<'_>) -> Result<(), Status> {
 
 /// Capabilities of the port to begin with, as an adapter's has them that runs no subnet manager: traps, system image GUID, extended
 /// speeds, and what else always is.
-pub(super) const CAPABILITIES: u32 = 0x2650_e84a;
+pub(super) const CAPABILITIES: u32 = 0x2650_e848;
 /// The one that the driver may set and clear: somebody manages connections.
 const CHANGEABLE: u32 = 1 << 16;
 
