@@ -309,9 +309,18 @@ impl<B: Bus> OpenSq<'_, B> {
                 return Err(PostError::NotOffered);
             }
         };
+        let element = Finish { wr_id: wr.wr_id, flags: wr.flags, opcode, imm, completes_as, ds: 0 };
+        if let Payload::Inline(bytes) = wr.payload
+            && let Ok(word) = <&[u8; 8]>::try_from(bytes)
+        {
+            // What is sent inline is a word more often than not: all that follows from its length is then known to the compiler.
+            payload(&mut cursor, *bus, limits, &Payload::Inline(word))?;
+            let ds = cursor.ds();
+            return self.finish(Finish { ds, ..element });
+        }
         payload(&mut cursor, *bus, limits, &wr.payload)?;
         let ds = cursor.ds();
-        self.finish(Finish { wr_id: wr.wr_id, flags: wr.flags, opcode, imm, completes_as, ds })
+        self.finish(Finish { ds, ..element })
     }
 
     /// Writes a SEND that takes away the meaning of one of the peer's keys.

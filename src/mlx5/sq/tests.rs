@@ -236,6 +236,18 @@ fn what_cannot_be_posted_is_refused_and_leaves_the_queue_alone() {
     }
 }
 
+/// Of every length, and of a word as well, for which there is a way of its own.
+#[test]
+fn inline_bytes_of_more_than_the_limit_are_refused() {
+    for max in 0..=16_usize {
+        let Sends { mut sq, .. } = sends_on(SqLayout { max_inline: max as u32, ..LAYOUT }, shared_register());
+        let bytes: Vec<u8> = (1..=max as u8 + 1).collect();
+        assert_eq!(sq.push(&wr(1, SendOp::Send, Inline(&bytes))), Err(PostError::InlineTooLong), "{max} at most");
+        sq.push(&wr(1, SendOp::Send, Inline(&bytes[..max]))).unwrap();
+        assert_eq!(sq.ring.peek(20, max), bytes[..max]);
+    }
+}
+
 /// The device takes a length of 0 for another one in some segments: there is none.
 #[test]
 fn a_payload_of_no_bytes_has_no_segment() {

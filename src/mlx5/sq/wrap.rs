@@ -63,7 +63,7 @@ fn every_kind_of_element_from_every_block() {
             Box::new(move |sq| sq.push_to(&wr(SendOp::Send, Payload::Sges(list)), Target::Datagram(to))),
         ));
     }
-    for len in (0..=900).step_by(11).chain([1, 11, 12, 13, 27, 28, 29, 59, 60, 61, 899]) {
+    for len in (0..=900).step_by(11).chain([1, 7, 8, 9, 11, 12, 13, 27, 28, 29, 59, 60, 61, 899]) {
         let bytes = &bytes[..len];
         kinds.push(("inline send", Box::new(move |sq| sq.push(&wr(SendOp::Send, Payload::Inline(bytes))))));
         kinds.push((

@@ -31,6 +31,13 @@ struct Limit {
 
 const LIMITS: &[Limit] = &[
     Limit {
+        id: "write_inline_8",
+        title: "post one RDMA WRITE, 8 bytes inline",
+        requests: 1,
+        of: C::Older,
+        most: MOST_OF_SINGLE_POST,
+    },
+    Limit {
         id: "write_inline_word",
         title: "post one RDMA WRITE, 8 bytes inline, known to be 8",
         requests: 1,

@@ -181,8 +181,8 @@ with kernel {kernel}, libibverbs {libibverbs}, {rustc}.
                 text,
                 "
 `cargo rings --mlx5-driver --limits` fails unless this holds, where C is `ibv_post_send` for posts, and for polls `ibv_start_poll` with
-`ibv_next_poll`, which tell the same of a completion, or `ibv_poll_cq`, which copies every field and is quicker all the same. For a number
-of bytes that the compiler does not know nothing is held: see the table above, and the clock below.
+`ibv_next_poll`, which tell the same of a completion, or `ibv_poll_cq`, which copies every field and is quicker all the same. How many
+bytes are inline the compiler does not know where it does not say so.
 
 {}
 \"By the clock\": the same calls in a loop of 32, between two readings of the guest's time-stamp counter, which counts instructions there;
