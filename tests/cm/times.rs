@@ -18,7 +18,7 @@ tests! {
 const RUNS: usize = 5;
 const STEPS: [&str; 8] =
     ["create id", "bind addr", "resolve addr", "resolve route", "create qp", "connect", "disconnect", "destroy"];
-/// How much longer a step may take than in C's median run, unless runs of C differ by more among themselves.
+/// How much longer a step may take than in C's run, unless runs of C differ by more among themselves.
 const NOISE: f64 = 1.02;
 /// How much longer those steps may take that take longer: it is in the program's own instructions and how its threads wait, since
 /// there are no more system calls but as said here.
@@ -62,13 +62,13 @@ fn no_step_takes_longer_than_by_librdmacm(target: &Target) {
     let mut longer = vec![];
     let allowed = |what: &str| LONGER.iter().find(|(name, _)| *name == what).map_or(NOISE, |(_, allowed)| *allowed);
     let mut compare = |name: &str, [c, client, server]: [Vec<f64>; SIDES.len()]| {
-        let [c, client, server] = [c, client, server].map(|runs| [runs[RUNS / 2], runs[0], runs[RUNS - 1]]);
-        let told = [c, client, server].map(|[median, least, most]| format!("{median:>8.2} ({least:.2} to {most:.2})"));
+        let [c, client, server] = [c, client, server].map(|runs| [runs[judged(name)], runs[0], runs[RUNS - 1]]);
+        let told = [c, client, server].map(|[judged, least, most]| format!("{judged:>8.2} ({least:.2} to {most:.2})"));
         eprintln!("{name:<16} {:>24} {:>24} {:>24}", told[0], told[1], told[2]);
-        let [median, _, most] = c;
+        let [of_c, _, most] = c;
         let mut check = |what: &str, allowed: f64, ours: f64| {
-            if ours > (median * allowed).max(most) {
-                longer.push(format!("{what}: {ours:.2} µs, C {median:.2}"));
+            if ours > (of_c * allowed).max(most) {
+                longer.push(format!("{what}: {ours:.2} µs, C {of_c:.2}"));
             }
         };
         check(name, allowed(name), client[0]);
@@ -82,9 +82,17 @@ fn no_step_takes_longer_than_by_librdmacm(target: &Target) {
     for (step, name) in STEPS.into_iter().enumerate() {
         compare(name, sorted(&|run| run[step]));
     }
+    compare("both resolved", sorted(&|run| run[2] + run[3]));
     compare("to connected", sorted(&|run| run[2..=5].iter().sum()));
     assert!(longer.is_empty(), "longer than by librdmacm: {longer:#?}");
     nothing_is_left(target, &before);
+}
+
+/// Which of the sorted runs is compared: the median. The kernel resolves in a thread of its own, between the program's calls or after
+/// all of them, as it happens to be scheduled, which moves a third of one such step to the other or back: of each only the least
+/// run has nothing of it, and both together are compared besides.
+fn judged(step: &str) -> usize {
+    if ["resolve addr", "resolve route"].contains(&step) { 0 } else { RUNS / 2 }
 }
 
 /// Runs both, and returns the microseconds per connection of each step.
