@@ -249,14 +249,19 @@ mod on_any_kernel {
     #[test]
     #[ignore = "boots guests"]
     fn a_warning_of_the_kernel_fails_the_run() {
-        // Of level 3 (an error) in the driver's name, and a warning of anybody's.
-        let command = "echo '<3>mlx5_core: a test of errors' >/dev/kmsg; echo 'WARNING: a test' >/dev/kmsg";
+        // Of level 3 (an error) and 4 (a warning) in the driver's name, and a warning of anybody's. What is of level 5 says nothing bad.
+        let command = "echo '<3>mlx5_core: a test of errors' >/dev/kmsg; echo '<4>infiniband mlx5_0: a test of warnings' >/dev/kmsg
+            echo 'WARNING: a test' >/dev/kmsg; echo '<5>mlx5_core: a test of notices' >/dev/kmsg";
         let output = vm(&["--device", "softcx", "--allow-log", "another test"], command);
         assert_eq!(output.status.code(), Some(125));
         let stderr = text(&output.stderr);
-        assert!(stderr.contains("WARNING: a test") && stderr.contains("mlx5_core: a test of errors"), "{stderr}");
+        for line in ["WARNING: a test", "mlx5_core: a test of errors", "mlx5_0: a test of warnings"] {
+            assert!(stderr.contains(line), "{line}: {stderr}");
+        }
+        let one_left = ["--device", "softcx", "--allow-log", "a test of err|WARNING: a test"];
+        assert_eq!(vm(&one_left, command).status.code(), Some(125));
         let allowed =
-            ["--device", "softcx", "--allow-log", "a test of err", "--allow-log", "^.*WARNING: a (test|try)$"];
+            ["--device", "softcx", "--allow-log", "a test of (err|warn)", "--allow-log", "^.*WARNING: a (test|try)$"];
         assert_eq!(vm(&allowed, command).status.code(), Some(0));
         // A pattern that is none allows nothing.
         let broken = vm(&["--device", "softcx", "--allow-log", "("], command);
