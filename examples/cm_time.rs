@@ -10,11 +10,11 @@
 
 use ironverbs::rdma_cm::{CmId, ConnParams, Devices, Event, EventChannel, EventType, IdKey, PortSpace};
 use ironverbs::{Context, Cq, Pd, PreparedQp, Qp, QpBuilder};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{LazyLock, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -103,7 +103,7 @@ fn serve(at: SocketAddr) -> Result<()> {
     let listener = events.create_id(PortSpace::Tcp)?;
     listener.bind(at)?;
     listener.listen(0)?;
-    let connected: Mutex<HashMap<IdKey, (CmId, Qp)>> = Mutex::default();
+    let connected: Mutex<BTreeMap<IdKey, Box<(CmId, Qp)>>> = Mutex::default();
     thread::scope(|scope| {
         let (ask, asked) = mpsc::channel::<CmId>();
         let (end, ended) = mpsc::channel::<IdKey>();
@@ -118,7 +118,7 @@ fn serve(at: SocketAddr) -> Result<()> {
                 // Held until its events can find it.
                 let mut connected = connected.lock().unwrap();
                 id.accept(&ConnParams::new(qp.qpn()))?;
-                connected.insert(id.key(), (id, qp));
+                connected.insert(id.key(), Box::new((id, qp)));
             }
             Ok(())
         };
@@ -126,7 +126,8 @@ fn serve(at: SocketAddr) -> Result<()> {
         let connected = &connected;
         scope.spawn(move || {
             for key in ended {
-                let Some((id, qp)) = connected.lock().unwrap().remove(&key) else { continue };
+                let Some(ended) = connected.lock().unwrap().remove(&key) else { continue };
+                let (id, qp) = *ended;
                 end_of(&id, qp).unwrap_or_else(|error| fail(&*error));
             }
         });
@@ -142,9 +143,10 @@ fn serve(at: SocketAddr) -> Result<()> {
     })
 }
 
-/// Completes what is posted, disconnects, and destroys the queue pair.
-fn end_of(id: &CmId, mut qp: Qp) -> Result<()> {
-    qp.to_error()?;
+/// Destroys the queue pair, and with it what is posted, and disconnects. `rdma_disconnect` moves it to the error state first, since
+/// it cannot know that nobody waits for what then completes.
+fn end_of(id: &CmId, qp: Qp) -> Result<()> {
+    drop(qp);
     Ok(id.disconnect()?)
 }
 
@@ -176,31 +178,38 @@ const STEPS: [(Step, &str); 8] = [
     (Step::Destroy, "destroy"),
 ];
 
-/// When each step began and ended, of one connection or of all.
-#[derive(Clone, Copy, Default)]
-struct Times([Option<(Instant, Instant)>; STEPS.len()]);
+/// When each step began and ended, of one connection or of all: in nanoseconds, zero for never.
+#[derive(Default)]
+struct Times {
+    begun: [AtomicU64; STEPS.len()],
+    ended: [AtomicU64; STEPS.len()],
+}
 
 impl Times {
-    fn begin(&mut self, step: Step) {
-        let now = Instant::now();
-        self.0[step as usize] = Some((now, now));
+    fn begin(&self, step: Step) {
+        self.begun[step as usize].store(now(), Ordering::Relaxed);
     }
 
-    fn end(&mut self, step: Step) {
-        if let Some((_, end)) = &mut self.0[step as usize] {
-            *end = Instant::now();
-        }
+    fn end(&self, step: Step) {
+        self.ended[step as usize].store(now(), Ordering::Relaxed);
     }
 
     fn took(&self, step: Step) -> Option<Duration> {
-        self.0[step as usize].map(|(begin, end)| end - begin)
+        let [begun, ended] = [&self.begun, &self.ended].map(|times| times[step as usize].load(Ordering::Relaxed));
+        (ended != 0).then(|| Duration::from_nanos(ended - begun))
     }
+}
+
+/// Nanoseconds of this program, so far.
+fn now() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_nanos() as u64
 }
 
 /// One connection.
 #[derive(Default)]
 struct Node {
-    times: Mutex<Times>,
+    times: Times,
     id: OnceLock<CmId>,
     prepared: Mutex<Option<PreparedQp>>,
     connected: Mutex<Option<Qp>>,
@@ -212,9 +221,9 @@ impl Node {
     }
 
     fn timed<T>(&self, step: Step, run: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.times.lock().unwrap().begin(step);
+        self.times.begin(step);
         let done = run();
-        self.times.lock().unwrap().end(step);
+        self.times.end(step);
         done
     }
 }
@@ -222,25 +231,25 @@ impl Node {
 /// What both threads of the client know.
 struct Client {
     nodes: Vec<Node>,
-    /// Which node an id is of.
-    at: HashMap<IdKey, usize>,
+    /// Which id the node at the same place has: in order, as they were made.
+    keys: Vec<IdKey>,
     completed: [AtomicUsize; STEPS.len()],
 }
 
 impl Client {
     /// The next step of a node has come to its end.
     fn complete(&self, node: &Node, step: Step) {
-        node.times.lock().unwrap().end(step);
+        node.times.end(step);
         self.completed[step as usize].fetch_add(1, Ordering::Release);
     }
 
     /// Begins a step for all; it ends with events if `by_event`.
-    fn run(&self, all: &mut Times, step: Step, by_event: bool, begin: impl Fn(&Node) -> Result<()>) -> Result<()> {
+    fn run(&self, all: &Times, step: Step, by_event: bool, begin: impl Fn(&Node) -> Result<()>) -> Result<()> {
         println!("{}", STEPS[step as usize].1);
         all.begin(step);
         for node in &self.nodes {
             if by_event {
-                node.times.lock().unwrap().begin(step);
+                node.times.begin(step);
                 begin(node)?;
             } else {
                 node.timed(step, || begin(node))?;
@@ -254,7 +263,7 @@ impl Client {
     }
 
     fn handle(&self, event: &Event) -> Result<()> {
-        let node = &self.nodes[*self.at.get(&event.id()).ok_or("an event of a stranger")?];
+        let node = &self.nodes[self.keys.binary_search(&event.id()).map_err(|_| "an event of a stranger")?];
         match event.event_type() {
             EventType::ADDR_RESOLVED => {
                 // librdmacm asks, too: from here on it is known which device leads to the peer.
@@ -278,7 +287,7 @@ impl Client {
 
 fn client(options: &Options, server: SocketAddr) -> Result<()> {
     let channel = EventChannel::open()?;
-    let mut all = Times::default();
+    let all = Times::default();
     let nodes: Vec<Node> = (0..options.connections).map(|_| Node::default()).collect();
     all.begin(Step::CreateId);
     for node in &nodes {
@@ -286,8 +295,8 @@ fn client(options: &Options, server: SocketAddr) -> Result<()> {
         node.id.get_or_init(|| id);
     }
     all.end(Step::CreateId);
-    let at = nodes.iter().enumerate().map(|(n, node)| (node.id().key(), n)).collect();
-    let client = Client { nodes, at, completed: Default::default() };
+    let keys = nodes.iter().map(|node| node.id().key()).collect();
+    let client = Client { nodes, keys, completed: Default::default() };
     thread::scope(|scope| {
         scope.spawn(|| {
             let all = client.nodes.len();
@@ -297,24 +306,22 @@ fn client(options: &Options, server: SocketAddr) -> Result<()> {
                 handled.unwrap_or_else(|error| fail(&*error));
             }
         });
-        steps(&client, &mut all, options.bind, server).unwrap_or_else(|error| fail(&*error));
+        steps(&client, &all, options.bind, server).unwrap_or_else(|error| fail(&*error));
     });
     let mut nodes = client.nodes;
     println!("destroy");
     all.begin(Step::Destroy);
     for node in &mut nodes {
-        let times = node.times.get_mut().unwrap();
-        times.begin(Step::Destroy);
+        node.times.begin(Step::Destroy);
         drop(node.id.take());
-        times.end(Step::Destroy);
+        node.times.end(Step::Destroy);
     }
     all.end(Step::Destroy);
-    let times: Vec<_> = nodes.into_iter().map(|node| node.times.into_inner().unwrap()).collect();
-    show(&all, &times);
+    show(&all, &nodes);
     Ok(())
 }
 
-fn steps(client: &Client, all: &mut Times, bind: Option<SocketAddr>, server: SocketAddr) -> Result<()> {
+fn steps(client: &Client, all: &Times, bind: Option<SocketAddr>, server: SocketAddr) -> Result<()> {
     // As there: what is made once counts for the first connection.
     let shared: OnceLock<Shared> = OnceLock::new();
     let on = |node: &Node| -> Result<&Shared> {
@@ -346,14 +353,14 @@ fn steps(client: &Client, all: &mut Times, bind: Option<SocketAddr>, server: Soc
 }
 
 /// In `cmtime`'s words.
-fn show(all: &Times, times: &[Times]) {
+fn show(all: &Times, nodes: &[Node]) {
     println!("step              total ms     max ms     min us  us / conn");
     for (step, name) in STEPS {
         let Some(total) = all.took(step) else { continue };
-        let each = || times.iter().filter_map(|times| times.took(step));
+        let each = || nodes.iter().filter_map(|node| node.times.took(step));
         let (max, min) = (each().max().unwrap_or_default(), each().min().unwrap_or_default());
         let us = |time: Duration| time.as_secs_f64() * 1e6;
-        let each = us(total) / times.len() as f64;
+        let each = us(total) / nodes.len() as f64;
         println!("{name:<13}: {:>11.2}{:>11.2}{:>11.2}{each:>11.2}", us(total) / 1e3, us(max) / 1e3, us(min));
     }
 }

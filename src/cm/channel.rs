@@ -1,16 +1,17 @@
 //! Event channels: where the events of ids are read.
 
-use super::abi::{DestroyId, EventResp, GetEvent};
+use super::abi::{DestroyId, EventResp};
 use super::command::send;
 use super::error::{Error, Step};
 use super::event::{Event, EventType};
 use super::id::{CmId, IdKey, IdShared, PortSpace};
 use super::linux::LinuxCm;
 use super::sys::{CmFile, CmSys};
+use super::taking::Taking;
+use crate::mem::numbered::{Numbered, numbered};
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::Verb;
 use crate::uverbs::event::{Wait, wait_readable};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -39,8 +40,15 @@ use std::time::{Duration, Instant};
 #[derive(Clone)]
 pub struct EventChannel {
     file: Arc<dyn CmFile>,
+    shared: Arc<Shared>,
+}
+
+/// Of all clones of a channel.
+#[derive(Default)]
+struct Shared {
+    taking: Taking,
     /// How many of the waits to come need not look first whether there is an event: they end at once if there is.
-    calm: Arc<AtomicU8>,
+    calm: AtomicU8,
 }
 
 /// A wait that found no event at first makes as many more expect none: where events come one by one, looking first would be one
@@ -49,7 +57,7 @@ const CALM: u8 = 8;
 
 /// Every id of the process, by its key: whichever channel reads an event finds its id, also when that has just moved to
 /// another one.
-static IDS: Mutex<BTreeMap<u64, Weak<IdShared>>> = Mutex::new(BTreeMap::new());
+static IDS: Mutex<Numbered<Weak<IdShared>>> = Mutex::new(numbered());
 
 /// Keys are never used twice, so that an event that was on its way when its id was dropped finds nobody. Not zero: the kernel
 /// tells nothing of ids whose key is that.
@@ -67,7 +75,7 @@ pub(super) fn unregister(key: IdKey) {
     ids().remove(&key.0);
 }
 
-fn ids() -> MutexGuard<'static, BTreeMap<u64, Weak<IdShared>>> {
+fn ids() -> MutexGuard<'static, Numbered<Weak<IdShared>>> {
     IDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -84,14 +92,14 @@ impl EventChannel {
 
     /// Opens the connection manager of `sys`: the host's, or a model of one.
     pub fn open_on(sys: &dyn CmSys) -> Result<Self, Error> {
-        Ok(Self { file: sys.open()?, calm: Arc::default() })
+        Ok(Self { file: sys.open()?, shared: Arc::default() })
     }
 
     /// Takes the next event, if there is one. Never blocks.
     #[doc(alias = "rdma_get_cm_event")]
     pub fn try_next(&self) -> Result<Option<Event>, Error> {
         loop {
-            let record = match send(&*self.file, GetEvent::default()) {
+            let record = match self.shared.taking.take(&*self.file) {
                 Ok(record) => record,
                 Err(Errno::EAGAIN) => return Ok(None),
                 Err(Errno::EINTR) => continue,
@@ -100,6 +108,22 @@ impl EventChannel {
             // An event of an id that was dropped meanwhile is nobody's.
             if let Some(event) = self.receive(&record) {
                 return Ok(Some(event));
+            }
+        }
+    }
+
+    /// The next event, however long it takes. `None` if the file cannot wait by itself.
+    fn wait(&self) -> Result<Option<Event>, Error> {
+        loop {
+            match self.shared.taking.wait(&*self.file) {
+                Ok(record) => {
+                    if let Some(event) = self.receive(&record) {
+                        return Ok(Some(event));
+                    }
+                }
+                Err(Errno::EOPNOTSUPP) => return Ok(None),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(self.refused(Step::GetEvent, errno)),
             }
         }
     }
@@ -119,16 +143,21 @@ impl EventChannel {
         self.next_before(deadline(timeout))
     }
 
-    pub(crate) fn next_before(&self, deadline: Instant) -> Result<Option<Event>, Error> {
+    pub(crate) fn next_before(&self, deadline: Option<Instant>) -> Result<Option<Event>, Error> {
+        if deadline.is_none()
+            && let Some(event) = self.wait()?
+        {
+            return Ok(Some(event));
+        }
         let mut look = !self.expects_none();
         loop {
             if look {
                 if let Some(event) = self.try_next()? {
                     return Ok(Some(event));
                 }
-                self.calm.store(CALM, Ordering::Relaxed);
+                self.shared.calm.store(CALM, Ordering::Relaxed);
             }
-            let waited = wait_readable(self.file.as_fd(), Some(deadline), Verb::GetCmEvent);
+            let waited = wait_readable(self.file.as_fd(), deadline, Verb::GetCmEvent);
             match waited.map_err(Error::verbs(Step::GetEvent))? {
                 Wait::Ready => {
                     if let Some(event) = self.try_next()? {
@@ -136,7 +165,7 @@ impl EventChannel {
                     }
                     look = false;
                 }
-                Wait::Interrupted if Instant::now() < deadline => look = false,
+                Wait::Interrupted if deadline.is_none_or(|deadline| Instant::now() < deadline) => look = false,
                 // What came at the last moment counts.
                 Wait::TimedOut | Wait::Interrupted => return self.try_next(),
             }
@@ -145,8 +174,8 @@ impl EventChannel {
 
     /// Whether to wait without looking first. Only how fast it is hangs on that: an event that is there ends the wait at once.
     fn expects_none(&self) -> bool {
-        let left = self.calm.load(Ordering::Relaxed);
-        self.calm.store(left.saturating_sub(1), Ordering::Relaxed);
+        let left = self.shared.calm.load(Ordering::Relaxed);
+        self.shared.calm.store(left.saturating_sub(1), Ordering::Relaxed);
         left > 0
     }
 
@@ -189,10 +218,10 @@ impl EventChannel {
     }
 }
 
-/// When a wait that starts now ends. A time-out beyond what the clock can tell is as good as none.
-pub(crate) fn deadline(timeout: Duration) -> Instant {
+/// When a wait that starts now ends. A century is as good as for ever, and more is beyond what the clock can tell.
+pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-    Instant::now() + timeout.min(CENTURY)
+    (timeout < CENTURY).then(|| Instant::now() + timeout)
 }
 
 /// Readable when there is an event: take all with [`drain`](EventChannel::drain).

@@ -9,10 +9,15 @@
 use super::abi::{CmdHdr, Command, SetOption, command};
 use super::sys::CmFile;
 use crate::uverbs::errno::Errno;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromZeros, Immutable, IntoBytes};
 
-/// Longest command: RESOLVE_ADDR, ACCEPT and their like have a few bytes less.
-const MAX_BYTES: usize = 512;
+/// A request as the kernel takes it.
+#[derive(IntoBytes, Immutable)]
+#[repr(C, packed)]
+struct Framed<C> {
+    header: CmdHdr,
+    request: C,
+}
 
 /// Sends a command and takes its response.
 pub fn send<C: Command>(file: &dyn CmFile, request: C) -> Result<C::Response, Errno> {
@@ -30,7 +35,7 @@ pub fn send_over<C: Command>(
         request.respond_to(response.as_mut_bytes().as_mut_ptr().expose_provenance() as u64);
     }
     // SAFETY: the command names `response` with its own length and nothing else.
-    unsafe { write(file, C::NUMBER, request.as_bytes(), out_bytes) }?;
+    unsafe { write(file, C::NUMBER, request, out_bytes) }?;
     Ok(response)
 }
 
@@ -39,19 +44,20 @@ pub fn set_option(file: &dyn CmFile, id: u32, level: u32, optname: u32, value: &
     let optval = value.as_ptr().expose_provenance() as u64;
     let request = SetOption { optval, id, level, optname, optlen: value.len() as u32 };
     // SAFETY: the command names `value` with its own length, and the kernel only reads it.
-    unsafe { write(file, command::SET_OPTION, request.as_bytes(), 0) }
+    unsafe { write(file, command::SET_OPTION, request, 0) }
 }
 
 /// # Safety
 ///
 /// Addresses in `request` obey the caller's part of [`CmFile`].
-unsafe fn write(file: &dyn CmFile, cmd: u32, request: &[u8], out_bytes: usize) -> Result<(), Errno> {
-    let header = CmdHdr { cmd, in_bytes: request.len() as u16, out_bytes: out_bytes as u16 };
-    let mut buffer = [0; MAX_BYTES];
-    let len_bytes = size_of::<CmdHdr>() + request.len();
-    let (head, body) = buffer[..len_bytes].split_at_mut(size_of::<CmdHdr>());
-    head.copy_from_slice(header.as_bytes());
-    body.copy_from_slice(request);
+unsafe fn write<C: IntoBytes + Immutable>(
+    file: &dyn CmFile,
+    cmd: u32,
+    request: C,
+    out_bytes: usize,
+) -> Result<(), Errno> {
+    let header = CmdHdr { cmd, in_bytes: size_of::<C>() as u16, out_bytes: out_bytes as u16 };
+    let command = Framed { header, request };
     // SAFETY: the header gives the length; the caller answers for the addresses.
-    unsafe { file.write(&buffer[..len_bytes]) }
+    unsafe { file.write(command.as_bytes()) }
 }

@@ -101,7 +101,7 @@ pub struct PrivateData(Box<[u8]>);
 
 impl PrivateData {
     pub(super) fn new(field: &[u8], len: u8) -> Self {
-        Self(field.iter().copied().take(len.into()).collect())
+        Self(field[..field.len().min(len.into())].into())
     }
 
     /// The whole field: what was sent, and zeros behind it. Empty if the event came with none, as when the network and not a

@@ -15,9 +15,12 @@ use super::abi::EventResp;
 use super::error::Error;
 use super::sys::{CmFile, CmSys};
 use crate::uverbs::errno::Errno;
+use crate::uverbs::error::Verb;
+use crate::uverbs::event::wait_readable;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::IntoBytes;
 
@@ -41,6 +44,7 @@ struct State {
     knows_below: Option<u32>,
     files_at_most: Option<usize>,
     tells_no_device: bool,
+    never_waits: bool,
 }
 
 struct Queue {
@@ -67,6 +71,8 @@ struct Id {
 struct FakeFile {
     cm: FakeCm,
     ready: Arc<EventFd>,
+    /// GET_EVENT waits for one.
+    waits: AtomicBool,
 }
 
 impl CmSys for FakeCm {
@@ -78,7 +84,7 @@ impl CmSys for FakeCm {
         let ready = Arc::new(EventFd::from_value_and_flags(0, flags).unwrap());
         let queue = Queue { events: VecDeque::new(), ready: ready.clone() };
         self.state().files.insert(ready.as_fd().as_raw_fd(), queue);
-        Ok(Arc::new(FakeFile { cm: self.clone(), ready }))
+        Ok(Arc::new(FakeFile { cm: self.clone(), ready, waits: AtomicBool::new(false) }))
     }
 }
 
@@ -130,6 +136,11 @@ impl FakeCm {
     /// Opens no more than so many files at once.
     pub fn files_at_most(&self, most: usize) {
         self.state().files_at_most = Some(most);
+    }
+
+    /// Files cannot be let wait.
+    pub fn never_wait(&self) {
+        self.state().never_waits = true;
     }
 
     /// Has an event told of id `number`, as long as there is one.
@@ -422,12 +433,15 @@ impl State {
 // SAFETY: see the module's safety argument.
 unsafe impl CmFile for FakeFile {
     unsafe fn write(&self, command: &[u8]) -> Result<(), Errno> {
+        let (header, body) = command.split_at(8);
+        let cmd = u32::from_ne_bytes(header[..4].try_into().unwrap());
+        if cmd == 12 && self.waits.load(Ordering::Relaxed) {
+            wait_readable(self.as_fd(), None, Verb::GetCmEvent).unwrap();
+        }
         let mut state = self.cm.state();
         if state.locked_out {
             return Err(Errno::EACCES);
         }
-        let (header, body) = command.split_at(8);
-        let cmd = u32::from_ne_bytes(header[..4].try_into().unwrap());
         let [in_bytes, out] = [4, 6].map(|at| usize::from(u16::from_ne_bytes(header[at..at + 2].try_into().unwrap())));
         assert_eq!(in_bytes, body.len());
         if state.knows_below.is_some_and(|number| cmd >= number) {
@@ -451,6 +465,16 @@ unsafe impl CmFile for FakeFile {
         if !entry.is_empty() {
             state.log.push(entry);
         }
+        Ok(())
+    }
+
+    fn let_wait(&self, wait: bool) -> Result<(), Errno> {
+        let mut state = self.cm.state();
+        if state.never_waits {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        state.log.push(format!("waits {wait}"));
+        self.waits.store(wait, Ordering::Relaxed);
         Ok(())
     }
 

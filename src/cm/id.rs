@@ -10,7 +10,7 @@ use super::shared::Track;
 use super::state::State;
 use crate::uverbs::errno::Errno;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::FromZeros;
@@ -259,6 +259,15 @@ impl CmId {
             Some(place) => Ok(Some(place)),
             None => self.addresses().map(|_| self.shared.track().place),
         }
+    }
+
+    /// The IP address that the GID of its port is on RoCE: the kernel looks that one up (`cma_acquire_dev_by_src_ip` and
+    /// `cma_ib_acquire_dev` in `drivers/infiniband/core/cma.c`), but for the loopback's, where it takes any if it takes one at all.
+    /// `None` until the kernel has told its [place](Self::place).
+    pub(crate) fn gid_ip(&self) -> Option<IpAddr> {
+        let track = self.shared.track();
+        track.place?;
+        track.from.map(|from| from.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
     }
 
     pub(super) fn number(&self) -> u32 {

@@ -10,6 +10,7 @@ use super::abi::ABI_VERSION;
 use super::error::{Error, Step};
 use super::sys::{CmFile, CmSys};
 use crate::uverbs::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -118,6 +119,11 @@ unsafe impl CmFile for LinuxCmFile {
             Ok(_) => Err(Errno::EPROTO),
             Err(_) => Err(Errno::last()),
         }
+    }
+
+    fn let_wait(&self, wait: bool) -> Result<(), Errno> {
+        let flags = if wait { OFlag::empty() } else { OFlag::O_NONBLOCK };
+        Ok(fcntl(&self.file, FcntlArg::F_SETFL(flags)).map(drop)?)
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {

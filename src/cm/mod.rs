@@ -23,6 +23,7 @@ pub mod reason;
 mod shared;
 pub mod state;
 pub mod sys;
+mod taking;
 
 #[cfg(test)]
 pub(crate) mod fake;

@@ -38,13 +38,20 @@ pub trait CmSys: Send + Sync {
 /// - A command is as long as its header says.
 /// - Addresses inside a command are of memory that is valid for the lengths that the command gives until the call returns.
 pub unsafe trait CmFile: Send + Sync {
-    /// `write()` of one command, header included (`include/uapi/rdma/rdma_user_cm.h`). Never blocks for an event: where there
-    /// is none the answer is `EAGAIN`.
+    /// `write()` of one command, header included (`include/uapi/rdma/rdma_user_cm.h`). Never blocks for an event, unless
+    /// it is [let wait](Self::let_wait): where there is none the answer is `EAGAIN`.
     ///
     /// # Safety
     ///
     /// See the trait: addresses in `command` obey the caller's part.
     unsafe fn write(&self, command: &[u8]) -> Result<(), Errno>;
+
+    /// Whether the answer to GET_EVENT, where there is none, is from now on to wait for one instead of `EAGAIN`. `EOPNOTSUPP` where
+    /// it cannot, as by default: then `poll` waits.
+    fn let_wait(&self, wait: bool) -> Result<(), Errno> {
+        let _ = wait;
+        Err(Errno::EOPNOTSUPP)
+    }
 
     /// To wait with: readable when there is an event. Its number is also what MIGRATE_ID names the file by.
     fn as_fd(&self) -> BorrowedFd<'_>;

@@ -179,6 +179,43 @@ fn a_wait_ends_with_the_event_or_the_deadline() {
     assert_eq!((event.event_type(), event.reason()), (EventType::UNREACHABLE, Reason::Errno(Errno::ETIMEDOUT)));
 }
 
+/// Who waits without end has the file wait, and holds up nobody who only looks.
+#[test]
+fn a_wait_without_end_holds_nobody_up() {
+    let (cm, channel, id) = id();
+    cm.take_log();
+    let wait = |channel: &EventChannel| {
+        let channel = channel.clone();
+        std::thread::spawn(move || channel.next(Duration::MAX).unwrap().unwrap().event_type())
+    };
+    for round in 0..20 {
+        let waiters = [wait(&channel), wait(&channel)];
+        while !cm.take_log().contains(&"waits true".to_owned()) {
+            std::thread::yield_now();
+        }
+        assert!(channel.try_next().unwrap().is_none(), "round {round}");
+        assert!(channel.next(Duration::from_millis(1)).unwrap().is_none());
+        for _ in 0..3 {
+            cm.tell(0, event(EventType::ADDR_CHANGE, 0));
+        }
+        // One is left by both, and is not overlooked.
+        let left = channel.next(Duration::from_secs(60)).unwrap().unwrap();
+        assert_eq!(left.id(), id.key());
+        assert_eq!(waiters.map(|waiter| waiter.join().unwrap()), [EventType::ADDR_CHANGE; 2]);
+        assert!(channel.try_next().unwrap().is_none(), "the file does not wait any more");
+    }
+}
+
+#[test]
+fn a_wait_without_end_polls_a_file_that_cannot_wait() {
+    let (cm, channel, _id) = id();
+    cm.never_wait();
+    let waiter = std::thread::spawn(move || channel.next(Duration::MAX).unwrap());
+    std::thread::sleep(Duration::from_millis(5));
+    cm.tell(0, event(EventType::UNREACHABLE, -110));
+    assert_eq!(waiter.join().unwrap().unwrap().event_type(), EventType::UNREACHABLE);
+}
+
 #[test]
 fn a_request_owns_its_id() {
     let (cm, channel, listener) = id();

@@ -14,43 +14,79 @@ use super::map::page_bytes;
 use memmap2::MmapRaw;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The mappings of one file that exist: their addresses and lengths, in whole pages.
+/// The mappings of one file that exist.
 #[derive(Default)]
 pub struct Mappings {
-    /// Lengths by address: of thousands, one is found at once when it goes.
-    all: Mutex<BTreeMap<usize, usize>>,
+    all: Mutex<Table>,
+}
+
+/// A mapping knows its place, so that of thousands one is found at once when it goes.
+#[derive(Default)]
+struct Table {
+    places: Vec<Option<Pages>>,
+    /// Places that nobody has.
+    free: Vec<usize>,
+}
+
+/// Address and length of a mapping.
+#[derive(Clone, Copy)]
+struct Pages {
+    address: NonZero<usize>,
+    len_bytes: usize,
 }
 
 /// A mapping in the list.
 pub struct Watched {
     map: Option<MmapRaw>,
+    place: usize,
     list: Arc<Mappings>,
 }
 
+impl Table {
+    fn add(&mut self, pages: Pages) -> usize {
+        match self.free.pop() {
+            Some(place) => {
+                self.places[place] = Some(pages);
+                place
+            }
+            None => {
+                self.places.push(Some(pages));
+                self.places.len() - 1
+            }
+        }
+    }
+
+    fn remove(&mut self, place: usize) {
+        self.places[place] = None;
+        self.free.push(place);
+    }
+}
+
 impl Mappings {
-    /// Keeps an eye on `map` as long as the returned owner lives.
-    pub fn watch(list: &Arc<Self>, map: MmapRaw) -> Watched {
-        let (address, len_bytes) = pages(&map);
-        list.lock().insert(address, len_bytes);
-        Watched { map: Some(map), list: list.clone() }
+    /// Keeps an eye on `map`, which is at `ptr`, as long as the returned owner lives.
+    pub fn watch(list: &Arc<Self>, ptr: NonNull<u8>, map: MmapRaw) -> Watched {
+        let place = list.lock().add(Pages { address: ptr.addr(), len_bytes: map.len() });
+        Watched { map: Some(map), place, list: list.clone() }
     }
 
     /// Cuts every mapping off from its file. After an error some are cut off and some are not.
     pub fn detach(&self) -> Result<(), Errno> {
-        let mut all = self.lock();
-        while let Some(entry) = all.first_entry() {
-            replace(*entry.key(), *entry.get())?;
-            // A private copy is no mapping of the file any more.
-            entry.remove();
+        for place in &mut self.lock().places {
+            if let Some(pages) = *place {
+                replace(pages)?;
+                // A private copy is no mapping of the file any more.
+                *place = None;
+            }
         }
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,21 +95,16 @@ impl Drop for Watched {
     fn drop(&mut self) {
         let Some(map) = self.map.take() else { return };
         let mut all = self.list.lock();
-        // Mappings that exist have addresses of their own.
-        all.remove(&pages(&map).0);
+        all.remove(self.place);
         // Unmapped under the lock: a list that is being worked on names nothing that another mapping may have taken.
         drop(map);
     }
 }
 
-/// Address and length in whole pages.
-fn pages(map: &MmapRaw) -> (usize, usize) {
-    let page = page_bytes();
-    let start = map.as_ptr().addr() / page * page;
-    (start, (map.as_ptr().addr() + map.len() - start).next_multiple_of(page))
-}
-
-fn replace(address: usize, len_bytes: usize) -> Result<(), Errno> {
+fn replace(Pages { address, len_bytes }: Pages) -> Result<(), Errno> {
+    // Whole pages.
+    let (begin, end) = (address.get() & !(page_bytes() - 1), address.get() + len_bytes);
+    let (address, len_bytes) = (begin, (end - begin).next_multiple_of(page_bytes()));
     let copy = memfd_create(c"detached", MFdFlags::MFD_CLOEXEC)?;
     copy_into(&copy, address, len_bytes)?;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
@@ -115,7 +146,8 @@ mod tests {
         let list = Arc::new(Mappings::default());
         let [first, second] = [0, 4096].map(|offset| {
             let map = MmapOptions::new().offset(offset).len(4000).map_raw(&file).unwrap();
-            (map.as_mut_ptr(), Mappings::watch(&list, map))
+            let ptr = NonNull::new(map.as_mut_ptr()).unwrap();
+            (ptr, Mappings::watch(&list, ptr, map))
         });
         drop(first.1);
         list.detach().unwrap();

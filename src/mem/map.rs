@@ -3,12 +3,15 @@
 //! # Safety argument
 //!
 //! A [`Mapping`] hands out a raw pointer only, never a reference: the other side may write at any time. Whoever makes
-//! one promises that the memory stays mapped until the owner it stores is dropped, and the owner is dropped last.
+//! one promises that the memory stays mapped until the owner it stores is dropped, and the owner is dropped last. Of a mapping
+//! that was made by `mmap` the owner is that one, which is unmapped when it is dropped, and not before.
 #![allow(unsafe_code)]
 
+use super::detach::{Mappings, Watched};
+use memmap2::MmapRaw;
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 /// Bytes of a page of this host: 4 KiB on most, 16 or 64 KiB on some.
 pub fn page_bytes() -> usize {
@@ -32,8 +35,19 @@ pub fn page_bytes() -> usize {
 pub struct Mapping {
     ptr: NonNull<u8>,
     len_bytes: usize,
-    /// What keeps the memory mapped. Dropped with the `Mapping`, and looked at by nothing else.
-    _owner: Box<dyn Any + Send + Sync>,
+    /// Dropped with the `Mapping`, and looked at by nothing else.
+    _owner: Owner,
+}
+
+/// What keeps the memory mapped.
+enum Owner {
+    Other {
+        _owner: Box<dyn Any + Send + Sync>,
+    },
+    /// By far the most, and made for each queue of a connection: it is spared the box.
+    File {
+        _map: Watched,
+    },
 }
 
 // SAFETY: the pointer is only a number here; all access goes through `unsafe` code that states its own ordering, and the
@@ -51,7 +65,13 @@ impl Mapping {
     /// in the meantime: at any time by volatile or atomic access, and by ordinary access to what the other side leaves
     /// alone by the protocol of the memory, as an unpublished slot of a ring. No Rust reference to the memory may exist meanwhile.
     pub unsafe fn from_raw(ptr: NonNull<u8>, len_bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
-        Self { ptr, len_bytes, _owner: owner }
+        Self { ptr, len_bytes, _owner: Owner::Other { _owner: owner } }
+    }
+
+    /// A mapping of a file, which stays mapped, though it may be cut off from the file by `list`.
+    pub(crate) fn of_file(map: MmapRaw, list: &Arc<Mappings>) -> Option<Self> {
+        let (ptr, len_bytes) = (NonNull::new(map.as_mut_ptr())?, map.len());
+        Some(Self { ptr, len_bytes, _owner: Owner::File { _map: Mappings::watch(list, ptr, map) } })
     }
 
     /// The first byte. Valid as long as the `Mapping` lives.

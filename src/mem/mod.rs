@@ -6,4 +6,5 @@ pub mod branch;
 pub mod copy;
 pub mod detach;
 pub mod map;
+pub mod numbered;
 pub mod ring;

@@ -107,7 +107,7 @@ impl<'a> CmdBuf<'a> {
     }
 
     /// Sends the command. What it makes is in the answer, what it tells in the outputs.
-    pub fn issue(mut self, cdev: &dyn Cdev) -> Result<Answer, Errno> {
+    pub fn issue(&mut self, cdev: &dyn Cdev) -> Result<Answer<'_>, Errno> {
         if self.too_long {
             return Err(Errno::EMSGSIZE);
         }
@@ -123,10 +123,11 @@ impl<'a> CmdBuf<'a> {
         };
         let header: [u64; HEADER_WORDS] = zerocopy::transmute!(header);
         self.words[..HEADER_WORDS].copy_from_slice(&header);
+        let words = &mut self.words[..n_words];
         // SAFETY: every address in the command was made from a reference that is borrowed for 'a, which is alive as
         // long as `self`, and every length is that reference's; see the module.
-        unsafe { cdev.ioctl(&mut self.words[..n_words]) }?;
-        Ok(Answer { words: self.words, n_attrs: self.n_attrs })
+        unsafe { cdev.ioctl(words) }?;
+        Ok(Answer { attrs: &mut words[HEADER_WORDS..] })
     }
 
     fn out(&mut self, id: u16, flags: u16, bytes: &'a mut [u8]) {
@@ -154,35 +155,33 @@ fn inline(bytes: &[u8]) -> u64 {
 }
 
 /// What the kernel wrote into a command's own attributes.
-pub struct Answer {
-    words: [u64; HEADER_WORDS + MAX_ATTRS * ATTR_WORDS],
-    n_attrs: usize,
+pub struct Answer<'c> {
+    attrs: &'c mut [u64],
 }
 
-impl Answer {
+impl Answer<'_> {
     /// The handle of the object that the command made. `id` is the attribute given to [`CmdBuf::object_out`].
     pub fn handle(&self, id: u16) -> u32 {
-        self.slot(id).map_or(0, |at| self.words[at] as u32)
+        self.slot(id).map_or(0, |at| self.attrs[at] as u32)
     }
 
     /// The file that the command opened, once. `id` is the attribute given to [`CmdBuf::fd_out`]; `None` when nothing
     /// was written there.
     pub fn fd(&mut self, id: u16) -> Option<OwnedFd> {
         let at = self.slot(id)?;
-        adopt(std::mem::replace(&mut self.words[at], NO_FD) as i64)
+        adopt(std::mem::replace(&mut self.attrs[at], NO_FD) as i64)
     }
 
     /// Index of the word that holds attribute `id`'s data.
     fn slot(&self, id: u16) -> Option<usize> {
-        self.words[HEADER_WORDS..]
+        self.attrs
             .chunks_exact(ATTR_WORDS)
-            .take(self.n_attrs)
             .position(|words| {
                 let [first, _] = words else { return false };
                 let first: [u16; 4] = zerocopy::transmute!(*first);
                 first[0] == id
             })
-            .map(|i| HEADER_WORDS + i * ATTR_WORDS + 1)
+            .map(|i| i * ATTR_WORDS + 1)
     }
 }
 

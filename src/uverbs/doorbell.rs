@@ -2,9 +2,9 @@
 //!
 //! # Safety argument
 //!
-//! A [`SendDoorbell`] owns the command it writes and the word that the kernel answers into, both on the heap, so that
-//! moving the doorbell moves neither. The command holds no other address. The file stays open because the doorbell keeps
-//! its [`Cdev`]. The word is only ever written by the kernel and never read, so that two threads may ring at once.
+//! A [`SendDoorbell`] owns the command it writes. The one address in it is that of a static, which the kernel answers into: it is
+//! only ever written by the kernel and never read, so that any threads may ring at once. The file stays open because the
+//! doorbell keeps its [`Cdev`].
 #![allow(unsafe_code)]
 
 use super::abi::ioctl::{attr, method};
@@ -35,23 +35,32 @@ const NO_FILE: RawFd = -1;
 
 /// Tells the kernel that there is something new in a send queue. Built once per queue pair, rung once per batch.
 pub struct SendDoorbell {
-    kick: Box<[u64; KICK_WORDS]>,
+    kick: [u64; KICK_WORDS],
     /// The file; [`NO_FILE`] where commands must go through the [`Cdev`].
     fd: RawFd,
     cdev: Arc<dyn Cdev>,
-    /// Where the kernel writes its answer, by the address in `kick`.
-    _response: Box<Response>,
 }
 
+/// Where the kernel writes its answer, which nobody reads.
+#[repr(align(64))]
 struct Response(UnsafeCell<write::PostSendResp>);
 
 // SAFETY: nothing in this process reads or writes the cell; the kernel does, from any thread.
 unsafe impl Sync for Response {}
 
+/// Queue pairs that are made one after the other have different ones, so that processors which ring at once do not wait for
+/// each other's cache line.
+static RESPONSES: [Response; 64] = [const { Response(UnsafeCell::new(write::PostSendResp { bad_wr: 0 })) }; 64];
+
+impl Response {
+    fn of(qp: u32) -> &'static Self {
+        &RESPONSES[qp as usize % RESPONSES.len()]
+    }
+}
+
 impl SendDoorbell {
     /// The doorbell of `qp`, which belongs to the file `cdev`.
     pub fn new(cdev: &Arc<dyn Cdev>, qp: &Handle) -> Self {
-        let response = Box::new(Response(UnsafeCell::default()));
         let kick = Kick {
             header: CmdHdr {
                 command: command::POST_SEND,
@@ -59,19 +68,14 @@ impl SendDoorbell {
                 out_words: (size_of::<write::PostSendResp>() / 4) as u16,
             },
             request: write::PostSend {
-                response: response.0.get().expose_provenance() as u64,
+                response: Response::of(qp.id()).0.get().expose_provenance() as u64,
                 qp_handle: qp.id(),
                 wr_count: 0,
                 sge_count: 0,
                 wqe_size: write::SEND_WR_BYTES,
             },
         };
-        Self {
-            kick: Box::new(zerocopy::transmute!(kick)),
-            fd: cdev.raw_fd().unwrap_or(NO_FILE),
-            cdev: Arc::clone(cdev),
-            _response: response,
-        }
+        Self { kick: zerocopy::transmute!(kick), fd: cdev.raw_fd().unwrap_or(NO_FILE), cdev: Arc::clone(cdev) }
     }
 
     /// Rings. Everything stored before is seen by the kernel: entering it is a full barrier for the calling thread.
@@ -82,7 +86,7 @@ impl SendDoorbell {
     #[inline(always)]
     pub fn ring(&self, unheard: &mut bool) -> Result<(), PostError> {
         // SAFETY: the file, if there is one, is open as long as `cdev` lives, the command is live, and the kernel writes to
-        // no memory but the response, which is live too.
+        // no memory but the response, which always is.
         match unsafe { raw::write(self.fd, self.kick.as_ptr().cast(), size_of::<Kick>()) } {
             Ok(_) => {
                 *unheard = false;
@@ -105,8 +109,8 @@ impl SendDoorbell {
     fn try_otherwise(&self, refused: Errno) -> Result<(), Errno> {
         // A device that was given up has the end of a pipe for its file.
         if self.fd == NO_FILE || refused == Errno::EBADF {
-            // SAFETY: the command's one address is that of the response, which is live.
-            return unsafe { self.cdev.write(&*self.kick) };
+            // SAFETY: the command's one address is that of the response, which always is.
+            return unsafe { self.cdev.write(&self.kick) };
         }
         if refused != Errno::EACCES {
             return Err(refused);
@@ -177,7 +181,7 @@ mod tests {
         assert_eq!(reader.read(&mut bytes).unwrap(), 32);
         assert_eq!(bytes[..8], [28, 0, 0, 0, 8, 0, 1, 0], "header");
         assert_eq!(bytes[16..32], [0x0d, 0x0c, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 56, 0, 0, 0], "request");
-        let response = doorbell._response.0.get().addr() as u64;
+        let response = Response::of(0x0a0b_0c0d).0.get().addr() as u64;
         assert_eq!(bytes[8..16], response.to_ne_bytes(), "address of the response");
         assert!(kernel.take_log().is_empty());
     }

@@ -9,21 +9,23 @@ use super::errno::Errno;
 use super::sys::Cdev;
 use crate::mem::map::Mapping;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 /// A file that can be given up while other threads use it.
 pub struct Gate {
     inner: Arc<dyn Cdev>,
-    state: Mutex<State>,
+    /// How many commands are under way, and [`SHUT`] from when it is closed for the first time: a command of an open file locks
+    /// nothing.
+    traffic: AtomicU32,
+    stage: Mutex<Stage>,
     /// The last command under way is answered, or a closing has ended.
     quiet: Condvar,
 }
 
-struct State {
-    stage: Stage,
-    under_way: u32,
-}
+/// Only the stage says who may pass.
+const SHUT: u32 = 1 << 31;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -35,62 +37,77 @@ enum Stage {
 
 impl Gate {
     pub fn new(inner: Arc<dyn Cdev>) -> Arc<Self> {
-        let state = Mutex::new(State { stage: Stage::Open, under_way: 0 });
-        Arc::new(Self { inner, state, quiet: Condvar::new() })
+        let stage = Mutex::new(Stage::Open);
+        Arc::new(Self { inner, traffic: AtomicU32::new(0), stage, quiet: Condvar::new() })
     }
 
     /// Waits until no other thread is closing it, and for commands under way; lets only this thread's pass from now on.
     /// `false` if this thread is closing it already.
     pub fn begin_closing(&self) -> bool {
         let this = thread::current().id();
-        let mut state = self.lock();
-        while let Stage::Closing(thread) = state.stage {
+        let mut stage = self.lock();
+        while let Stage::Closing(thread) = *stage {
             if thread == this {
                 return false;
             }
-            state = self.quiet.wait(state).unwrap_or_else(PoisonError::into_inner);
+            stage = self.quiet.wait(stage).unwrap_or_else(PoisonError::into_inner);
         }
-        state.stage = Stage::Closing(this);
-        while state.under_way != 0 {
-            state = self.quiet.wait(state).unwrap_or_else(PoisonError::into_inner);
+        *stage = Stage::Closing(this);
+        self.traffic.fetch_or(SHUT, Ordering::Relaxed);
+        while self.traffic.load(Ordering::Acquire) != SHUT {
+            stage = self.quiet.wait(stage).unwrap_or_else(PoisonError::into_inner);
         }
         true
     }
 
     /// Ends what [`begin_closing`](Self::begin_closing) began: no command passes any more.
     pub fn end_closing(&self) {
-        self.lock().stage = Stage::Closed;
+        *self.lock() = Stage::Closed;
         self.quiet.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a command, unless the file was given up: then the answer is that of a device that is gone.
     fn pass<T>(&self, run: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-        let mut state = self.lock();
-        match state.stage {
-            Stage::Open => {}
-            Stage::Closing(thread) if thread == thread::current().id() => {}
-            Stage::Closing(_) | Stage::Closed => return Err(Errno::EIO),
-        }
-        state.under_way += 1;
-        drop(state);
-        let _under_way = UnderWay(self);
+        let Some(_under_way) = UnderWay::begin(self) else { return self.pass_shut(run) };
         run()
+    }
+
+    #[cold]
+    fn pass_shut<T>(&self, run: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        let stage = *self.lock();
+        match stage {
+            // It waits for nobody's commands while it gives its own.
+            Stage::Closing(thread) if thread == thread::current().id() => run(),
+            Stage::Open | Stage::Closing(_) | Stage::Closed => Err(Errno::EIO),
+        }
     }
 }
 
 /// A command under way, until it is answered or panics.
 struct UnderWay<'a>(&'a Gate);
 
+impl<'a> UnderWay<'a> {
+    /// If the file is open to all. Whoever closes it sees that there is one, or this sees that it is shut.
+    fn begin(gate: &'a Gate) -> Option<Self> {
+        // Looked at first, so that nobody who is refused holds up the closing, however often he tries.
+        if gate.traffic.load(Ordering::Relaxed) & SHUT != 0 {
+            return None;
+        }
+        let before = gate.traffic.fetch_add(1, Ordering::Acquire);
+        let under_way = Self(gate);
+        (before & SHUT == 0).then_some(under_way)
+    }
+}
+
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.under_way -= 1;
-        // Nobody else waits for commands, and to wake nobody takes a system call, too.
-        if state.under_way == 0 && matches!(state.stage, Stage::Closing(_)) {
+        // It was the last one that somebody waits for. With the lock, so that he waits already, or has not looked yet.
+        if self.0.traffic.fetch_sub(1, Ordering::Release) == SHUT + 1 {
+            let _stage = self.0.lock();
             self.0.quiet.notify_all();
         }
     }
@@ -188,7 +205,7 @@ mod tests {
         });
         has_entered.recv().unwrap();
         assert!(gate.begin_closing());
-        assert!(slow.is_finished() || gate.lock().under_way == 0);
+        assert!(slow.is_finished() || gate.traffic.load(Ordering::Relaxed) & !SHUT == 0);
         slow.join().unwrap().unwrap();
     }
 }

@@ -86,6 +86,9 @@ impl Leaks {
 
     /// Asks once more for `most` of them, until none goes any more.
     fn retry(&self, most: usize, destroy: impl Fn(ObjectKind, u32) -> Result<(), Errno>) {
+        if self.list().leaked.is_empty() {
+            return;
+        }
         let mut gone: Vec<Leaked> = vec![];
         let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

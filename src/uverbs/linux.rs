@@ -17,7 +17,6 @@ use crate::mem::map::Mapping;
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The device behind an open device file, which belongs to the kernel driver `driver_id` (`enum rdma_driver_id`). It must
@@ -37,11 +36,7 @@ impl LinuxCdev {
     /// Makes a mapping that the file keeps an eye on.
     fn own(&self, map: std::io::Result<MmapRaw>) -> Result<Mapping, Errno> {
         let map = map.map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EINVAL)))?;
-        let ptr = NonNull::new(map.as_mut_ptr()).ok_or(Errno::EINVAL)?;
-        // SAFETY: the memory is mapped, shared and readable, and writable if that was asked for, from `ptr` on for `map.len()`
-        // bytes until `map`, which becomes the owner, is dropped, even if it is detached; moving a `MmapRaw` does not move its
-        // memory. memmap2 made no reference.
-        Ok(unsafe { Mapping::from_raw(ptr, map.len(), Box::new(Mappings::watch(&self.mappings, map))) })
+        Mapping::of_file(map, &self.mappings).ok_or(Errno::EINVAL)
     }
 }
 

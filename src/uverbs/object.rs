@@ -227,6 +227,11 @@ impl Handle {
         }
     }
 
+    /// Whether it is known to be destroyed.
+    pub fn is_destroyed(&self) -> bool {
+        matches!(*self.end(), End::Destroyed(_))
+    }
+
     /// Leaves `left` with the object that [was not destroyed](Self::destroy_or_leak): it is dropped when that is gone after all,
     /// else never.
     pub fn leave(&self, left: Left) {
@@ -271,7 +276,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.destroy_or_leak();
+        if !matches!(self.end.get_mut(), Ok(End::Destroyed(_))) {
+            self.destroy_or_leak();
+        }
     }
 }
 

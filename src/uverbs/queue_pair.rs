@@ -77,7 +77,9 @@ impl Ucontext {
         cmd.ptr_in(attr::create_qp::USER_HANDLE, &user_handle);
         cmd.ptr_in(attr::create_qp::CAP, &cap);
         cmd.const_in(attr::create_qp::TYPE, qp_type.into());
-        cmd.flags_in(attr::create_qp::FLAGS, if sq_sig_all { qp_create_flags::SQ_SIG_ALL } else { 0 });
+        if sq_sig_all {
+            cmd.flags_in(attr::create_qp::FLAGS, qp_create_flags::SQ_SIG_ALL);
+        }
         cmd.ptr_out(attr::create_qp::RESP_CAP, &mut resp_cap);
         cmd.ptr_out(attr::create_qp::RESP_QP_NUM, &mut qpn);
         cmd.uhw(uhw_in, uhw_out);

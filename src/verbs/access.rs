@@ -78,6 +78,9 @@ impl AccessFlags {
 
     /// Refuses what the device says that it cannot, naming the capability: a kernel would answer with a bare `EINVAL`.
     pub(super) fn check_offered(self, verb: Verb, context: &ContextInner) -> Result<(), Error> {
+        if self.every_device_offers() {
+            return Ok(());
+        }
         match self.not_offered(context).next() {
             None => Ok(()),
             Some((flag, capability)) => {
@@ -89,7 +92,15 @@ impl AccessFlags {
 
     /// Without what the device says that it cannot.
     pub(super) fn offered(self, context: &ContextInner) -> Self {
+        if self.every_device_offers() {
+            return self;
+        }
         self.not_offered(context).fold(self, |left, (flag, _)| Self(left.0 & !flag.0))
+    }
+
+    fn every_device_offers(self) -> bool {
+        let rare = Self::FLUSH_GLOBAL | Self::FLUSH_PERSISTENT | Self::ON_DEMAND | Self::MW_BIND;
+        self.0 & rare.0 == 0
     }
 
     /// What the device says that it cannot, and by which capability.

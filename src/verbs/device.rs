@@ -18,7 +18,7 @@ use crate::uverbs::sys::Sys;
 use crate::uverbs::types::{GidIndex, LinkLayer, PortNum};
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Lists this host's RDMA devices, usable or not; each unusable one says why. Looks anew at each call.
 #[doc(alias = "ibv_get_device_list")]
@@ -50,6 +50,8 @@ pub(super) struct ContextInner {
     pub(super) registry: Registry,
     pub(super) attr: DeviceAttr,
     info: DeviceInfo,
+    /// Whether a port is Ethernet's, of those that it was asked of.
+    ethernet: Mutex<Vec<(PortNum, bool)>>,
 }
 
 impl Context {
@@ -75,7 +77,8 @@ impl Context {
         let ucontext = opened.ucontext().clone();
         let attr = ucontext.query_device()?;
         let registry = Registry::default();
-        let inner = Arc::new(ContextInner { opened, ucontext, registry, attr, info: info.clone() });
+        let (info, ethernet) = (info.clone(), Mutex::default());
+        let inner = Arc::new(ContextInner { opened, ucontext, registry, attr, info, ethernet });
         Ok(Self { inner, provider: PhantomData })
     }
 
@@ -282,8 +285,15 @@ impl ContextInner {
         &self.info
     }
 
+    /// The kernel is asked once for each port, which keeps its link layer as long as its device is there.
     pub(super) fn is_ethernet(&self, port: PortNum) -> Result<bool, Error> {
-        Ok(self.query_port(port)?.link_layer == LinkLayer::Ethernet)
+        let known = || self.ethernet.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, ethernet)) = known().iter().find(|(of, _)| *of == port) {
+            return Ok(*ethernet);
+        }
+        let ethernet = self.query_port(port)?.link_layer == LinkLayer::Ethernet;
+        known().push((port, ethernet));
+        Ok(ethernet)
     }
 }
 

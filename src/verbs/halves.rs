@@ -70,7 +70,8 @@ impl<P: Provider, T: Receives> Qp<P, T> {
     /// # Ok(()) }
     /// ```
     pub fn split(self) -> (SendHalf<P, T>, RecvHalf<P, T>) {
-        let Self { core: QpCore { send, recv }, local, kind } = self;
+        let Self { core, local, kind } = self;
+        let (send, recv) = core.split();
         (SendHalf { side: send, local, kind }, RecvHalf { side: recv, local, kind })
     }
 }
@@ -87,10 +88,7 @@ impl<P: Provider, T: QpType> SendHalf<P, T> {
         if !Arc::ptr_eq(&self.side.shared, &recv.side.shared) {
             return Err(JoinError { send: self, recv });
         }
-        let mut core = QpCore { send: self.side, recv: recv.side };
-        // A half may have moved it to the error state.
-        core.look_at_state();
-        Ok(Qp::new(core, self.local))
+        Ok(Qp::new(QpCore::join(self.side, recv.side), self.local))
     }
 }
 

@@ -19,9 +19,10 @@ use super::transition::Transport;
 use crate::uverbs::attr::{ModifyQp, QpCap, QpState, qp_attr_mask};
 use crate::uverbs::device::DeviceInfo;
 use crate::uverbs::error::{Error, Verb};
-use crate::uverbs::types::{GidIndex, Mtu, PortNum, Psn, QKey, Qpn};
+use crate::uverbs::types::{GidIndex, Lid, Mtu, PortNum, Psn, QKey, Qpn};
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::IpAddr;
 
 /// Settings of a queue pair to be made.
 ///
@@ -242,22 +243,20 @@ impl<'a, P: Provider, T: QpType> QpBuilder<'a, P, T> {
             core.send.sq.set_max_datagram(mtu.bytes());
         }
         let (local, gid_choice) = address.of(core.shared().qpn);
-        let mut prepared = PreparedQp {
-            core,
-            local,
-            gid_choice,
-            pkey_index: self.pkey_index,
-            access: self.access,
-            qkey: self.qkey,
-            kind: PhantomData,
-        };
-        prepared.reach_init()?;
-        Ok(prepared)
+        let init = Init { port: local.port, pkey_index: self.pkey_index, access: self.access, qkey: self.qkey };
+        core.modify(&init.update(T::TRANSPORT))?;
+        Ok(PreparedQp { core, local, gid_choice: gid_choice.map(Box::new), init, kind: PhantomData })
     }
 
     /// The device that its protection domain is of.
     pub(super) fn device(&self) -> &DeviceInfo {
         self.pd.inner().context.info()
+    }
+
+    /// Whether it is of a connection over Ethernet, as far as can be told. Such a port has one partition.
+    pub(super) fn is_in_only_partition(&self, port: PortNum) -> bool {
+        let context = &self.pd.inner().context;
+        T::TRANSPORT == Transport::Rc && context.is_ethernet(port).is_ok_and(|ethernet| ethernet)
     }
 
     /// Takes the place that the kernel's connection manager has for it. To find an address of its own would take longer than
@@ -308,11 +307,27 @@ pub struct PreparedQp<P: Provider = Any, T: QpType = Rc> {
     pub(super) core: QpCore<P>,
     local: Local,
     /// Why its GID, if it was chosen and not named.
-    gid_choice: Option<GidChoice>,
+    gid_choice: Option<Box<GidChoice>>,
+    init: Init,
+    kind: PhantomData<T>,
+}
+
+/// What it is given with state INIT.
+struct Init {
+    port: PortNum,
     pkey_index: u16,
     access: AccessFlags,
     qkey: QKey,
-    kind: PhantomData<T>,
+}
+
+impl Init {
+    fn update(&self, transport: Transport) -> QpUpdate {
+        let init = QpUpdate::to(QpState::INIT).port(self.port).pkey_index(self.pkey_index);
+        match transport {
+            Transport::Ud => init.qkey(self.qkey),
+            _ => init.access(self.access),
+        }
+    }
 }
 
 impl<P: Provider, T: QpType> PreparedQp<P, T> {
@@ -328,7 +343,7 @@ impl<P: Provider, T: QpType> PreparedQp<P, T> {
 
     /// Why that GID, if it was chosen and not named.
     pub fn gid_choice(&self) -> Option<&GidChoice> {
-        self.gid_choice.as_ref()
+        self.gid_choice.as_deref()
     }
 
     /// The queue pair's number.
@@ -365,17 +380,9 @@ impl<P: Provider, T: QpType> PreparedQp<P, T> {
     fn return_to_init(&mut self) -> Result<(), Error> {
         if self.core.shared().state() != QpState::INIT {
             self.core.modify(&QpUpdate::to(QpState::RESET))?;
-            self.reach_init()?;
+            self.core.modify(&self.init.update(T::TRANSPORT))?;
         }
         Ok(())
-    }
-
-    fn reach_init(&mut self) -> Result<(), Error> {
-        let init = QpUpdate::to(QpState::INIT).port(self.local.port).pkey_index(self.pkey_index);
-        self.core.modify(&match T::TRANSPORT {
-            Transport::Ud => init.qkey(self.qkey),
-            _ => init.access(self.access),
-        })
     }
 }
 
@@ -406,8 +413,9 @@ impl<P: Provider> PreparedQp<P, Ud> {
 }
 
 impl<P: Provider> PreparedQp<P, Rc> {
-    /// Connects with the attributes that the kernel's connection manager wants for each of both steps.
-    pub(super) fn bring_up(mut self, rtr: &QpUpdate, rts: &QpUpdate) -> Result<Qp<P, Rc>, Error> {
+    /// Connects with the attributes that the kernel's connection manager wants for each of both steps. `ip` is its own address, if
+    /// packets carry one that the kernel took as it is.
+    pub(super) fn bring_up(mut self, rtr: &QpUpdate, rts: &QpUpdate, ip: Option<IpAddr>) -> Result<Qp<P, Rc>, Error> {
         self.return_to_init()?;
         self.core.modify(rtr)?;
         self.core.modify(rts)?;
@@ -418,7 +426,11 @@ impl<P: Provider> PreparedQp<P, Rc> {
         if dest.is_global {
             let index = GidIndex(dest.sgid_index);
             self.local.gid_index = Some(index);
-            endpoint.gid = context.query_gid(port, index)?.map(|entry| entry.gid);
+            endpoint.gid = match ip {
+                // A LID means InfiniBand, whose GIDs are no addresses of IP.
+                Some(ip) if dest.dlid == Lid(0) => Some(ip.into()),
+                _ => context.query_gid(port, index)?.map(|entry| entry.gid),
+            };
         } else {
             endpoint.lid = context.query_port(port)?.lid;
         }

@@ -3,8 +3,9 @@
 //! # Safety argument
 //!
 //! A device may use a queue's memory as long as the kernel's queue pair exists. So a side that is dropped does not free its
-//! queue, but parks it with the kernel's object, which both sides share: the queues are freed once that is destroyed, and
-//! left with it as long as the kernel refuses. The one unsafe step takes a queue out of the side that is being dropped.
+//! queue unless that is destroyed, but parks it with the kernel's object, which both sides share: the queues are freed once that
+//! is destroyed, and left with it as long as the kernel refuses. Where both sides are dropped together, the kernel's object
+//! goes first. The unsafe steps drop a queue, or take it out, of the side that is being dropped.
 #![allow(unsafe_code)]
 
 use super::attr::QpUpdate;
@@ -32,8 +33,21 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A whole queue pair: both sides. Its type says nothing of the transport, which [`QpShared`] knows.
 pub(super) struct QpCore<P: Provider> {
+    // Dropped in this order: the sides then find that nothing uses their queues any more.
+    whole: Whole<P>,
     pub(super) send: SendSide<P>,
     pub(super) recv: RecvSide<P>,
+}
+
+/// Ends the kernel's queue pair when it is dropped, unless the sides have parted.
+struct Whole<P: Provider>(Option<Arc<QpShared<P>>>);
+
+impl<P: Provider> Drop for Whole<P> {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.end();
+        }
+    }
 }
 
 /// The send queue, and what it needs of the queue pair.
@@ -72,14 +86,14 @@ pub(super) struct QpShared<P: Provider> {
     pub(super) data_in_completions: bool,
 }
 
-/// Queues of sides that are gone.
+/// Queues of sides that are gone, before the kernel's queue pair is.
 struct Parked<P: Provider> {
-    sq: Option<P::Sq>,
-    rq: Option<P::Rq>,
+    sq: Option<Box<P::Sq>>,
+    rq: Option<Box<P::Rq>>,
 }
 
-/// A queue pair is counted on the queues that it uses, and known by its number, until this is dropped. It may be left with one that
-/// the kernel does not destroy, and does not keep the queues.
+/// A queue pair that the kernel does not destroy is counted on the queues that it uses, and known by its number, until this is
+/// dropped, which does not keep the queues.
 struct Attached {
     send_cq: Weak<CqShared>,
     recv_cq: Weak<CqShared>,
@@ -93,17 +107,28 @@ impl Drop for Attached {
         let Self { send_cq, recv_cq, srq, asked, .. } = self;
         // Held until the end, so that it is not destroyed under a completion queue's lock.
         let srq = srq.as_ref().and_then(Weak::upgrade);
-        if let Some(cq) = send_cq.upgrade() {
-            cq.attached.fetch_sub(1, Ordering::Relaxed);
-            cq.demand.remove(asked.max_send_wr.into(), None);
-        }
-        if let Some(cq) = recv_cq.upgrade() {
-            cq.attached.fetch_sub(u32::from(!Weak::ptr_eq(send_cq, recv_cq)), Ordering::Relaxed);
-            cq.demand.remove(asked.max_recv_wr.into(), srq.as_ref());
-        }
-        if let Some(srq) = srq {
-            srq.attached.fetch_sub(1, Ordering::Relaxed);
-        }
+        detach(send_cq.upgrade().as_ref(), recv_cq.upgrade().as_ref(), srq.as_ref(), asked);
+    }
+}
+
+/// Counts a queue pair no longer on the queues that it used, as far as they are there.
+fn detach(
+    send_cq: Option<&Arc<CqShared>>,
+    recv_cq: Option<&Arc<CqShared>>,
+    srq: Option<&Arc<SrqShared>>,
+    asked: &QpCap,
+) {
+    if let Some(cq) = send_cq {
+        cq.attached.fetch_sub(1, Ordering::Relaxed);
+        cq.demand.remove(asked.max_send_wr.into(), None);
+    }
+    if let Some(cq) = recv_cq {
+        let is_other = !send_cq.is_some_and(|send_cq| Arc::ptr_eq(send_cq, cq));
+        cq.attached.fetch_sub(u32::from(is_other), Ordering::Relaxed);
+        cq.demand.remove(asked.max_recv_wr.into(), srq);
+    }
+    if let Some(srq) = srq {
+        srq.attached.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -127,12 +152,10 @@ impl<P: Provider> QpCore<P> {
         let Asked { cap, signal_all: sq_sig_all, data_in_completions } = asked;
         let pd = pd.inner().clone();
         let context = &pd.context;
-        let cqs = [("send completion queue", &send_cq.context), ("receive completion queue", &recv_cq.context)];
-        for (what, used) in cqs.into_iter().chain(srq.map(|srq| ("shared receive queue", &srq.pd.context))) {
-            if !Arc::ptr_eq(used, context) {
-                let limit = "it belongs to another context than the protection domain";
-                return Err(Error::invalid(Verb::CreateQp, what, "foreign", limit));
-            }
+        check_same("send completion queue", &send_cq.context, context)?;
+        check_same("receive completion queue", &recv_cq.context, context)?;
+        if let Some(srq) = srq {
+            check_same("shared receive queue", &srq.pd.context, context)?;
         }
         if transport == Transport::XrcSend {
             context.check_xrc(Verb::CreateQp)?;
@@ -176,9 +199,25 @@ impl<P: Provider> QpCore<P> {
         });
         shared.attach();
         Ok(Self {
+            whole: Whole(Some(shared.clone())),
             send: SendSide { sq: ManuallyDrop::new(sq), ready: false, shared: shared.clone() },
             recv: RecvSide { rq: ManuallyDrop::new(rq), ready: false, shared },
         })
+    }
+
+    /// Its sides, each of which keeps the kernel's queue pair.
+    pub(super) fn split(self) -> (SendSide<P>, RecvSide<P>) {
+        let Self { mut whole, send, recv } = self;
+        whole.0 = None;
+        (send, recv)
+    }
+
+    /// Of both sides of one queue pair.
+    pub(super) fn join(send: SendSide<P>, recv: RecvSide<P>) -> Self {
+        let mut core = Self { whole: Whole(Some(send.shared.clone())), send, recv };
+        // A side may have moved it to the error state.
+        core.look_at_state();
+        core
     }
 
     pub(super) fn shared(&self) -> &Arc<QpShared<P>> {
@@ -201,17 +240,24 @@ impl<P: Provider> QpCore<P> {
     }
 
     /// Takes up what each side can do in the state it is in.
-    pub(super) fn look_at_state(&mut self) {
+    fn look_at_state(&mut self) {
         let state = self.shared().state();
         self.send.ready = matches!(state, QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR);
         self.recv.ready = state != QpState::RESET;
     }
 
     pub(super) fn destroy(&self) -> Result<(), Error> {
-        self.shared().leave_groups();
-        self.shared().windows.destroy();
+        self.shared().prepare_end();
         self.shared().control.handle.destroy().map(drop)
     }
+}
+
+fn check_same(what: &'static str, used: &Arc<ContextInner>, context: &Arc<ContextInner>) -> Result<(), Error> {
+    if !Arc::ptr_eq(used, context) {
+        let limit = "it belongs to another context than the protection domain";
+        return Err(Error::invalid(Verb::CreateQp, what, "foreign", limit));
+    }
+    Ok(())
 }
 
 impl<P: Provider> SendSide<P> {
@@ -243,6 +289,18 @@ impl<P: Provider> QpShared<P> {
         }
     }
 
+    /// What goes before it.
+    fn prepare_end(&self) {
+        self.leave_groups();
+        self.windows.destroy();
+    }
+
+    /// Destroys the kernel's queue pair. Whether it is gone.
+    fn end(&self) -> bool {
+        self.prepare_end();
+        self.control.handle.destroy_or_leak()
+    }
+
     /// What keeps it counted.
     fn attached(&self) -> Attached {
         Attached {
@@ -272,38 +330,47 @@ impl<P: Provider> QpShared<P> {
         Ok(attr)
     }
 
-    fn park(&self, put: impl FnOnce(&mut Parked<P>)) {
-        put(&mut self.parked.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Frees the queue of a side that is being dropped, or keeps it as long as the device may use it.
+    ///
+    /// # Safety
+    ///
+    /// The queue is not used again.
+    unsafe fn let_go<Q>(&self, queue: &mut ManuallyDrop<Q>, place: impl FnOnce(&mut Parked<P>) -> &mut Option<Box<Q>>) {
+        if self.control.handle.is_destroyed() {
+            // SAFETY: the caller's part.
+            return unsafe { ManuallyDrop::drop(queue) };
+        }
+        // SAFETY: the caller's part.
+        let queue = Box::new(unsafe { ManuallyDrop::take(queue) });
+        *place(&mut self.parked.lock().unwrap_or_else(PoisonError::into_inner)) = Some(queue);
     }
 }
 
 impl<P: Provider> Drop for SendSide<P> {
     fn drop(&mut self) {
         // SAFETY: the side is being dropped, so that its queue is not used again.
-        let sq = unsafe { ManuallyDrop::take(&mut self.sq) };
-        self.shared.park(|parked| parked.sq = Some(sq));
+        unsafe { self.shared.let_go(&mut self.sq, |parked| &mut parked.sq) };
     }
 }
 
 impl<P: Provider> Drop for RecvSide<P> {
     fn drop(&mut self) {
         // SAFETY: the side is being dropped, so that its queue is not used again.
-        let rq = unsafe { ManuallyDrop::take(&mut self.rq) };
-        self.shared.park(|parked| parked.rq = Some(rq));
+        unsafe { self.shared.let_go(&mut self.rq, |parked| &mut parked.rq) };
     }
 }
 
 /// Both sides are gone: destroys the kernel's queue pair, then frees the queues.
 impl<P: Provider> Drop for QpShared<P> {
     fn drop(&mut self) {
-        self.leave_groups();
-        self.windows.destroy();
-        let is_gone = self.control.handle.destroy_or_leak();
-        let attached = self.attached();
-        if !is_gone {
-            // It is still there, and may put completions into its completion queues.
-            let Parked { sq, rq } = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
-            self.control.handle.leave(Box::new((Mutex::new((sq.take(), rq.take())), attached)));
+        if self.control.handle.is_destroyed() || self.end() {
+            detach(Some(&self.send_cq), Some(&self.recv_cq), self.srq.as_ref(), &self.asked);
+            self.pd.context.registry.remove(self.user_handle);
+            return;
         }
+        // It is still there, and may put completions into its completion queues.
+        let attached = self.attached();
+        let Parked { sq, rq } = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.control.handle.leave(Box::new((Mutex::new((sq.take(), rq.take())), attached)));
     }
 }

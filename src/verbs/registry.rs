@@ -8,11 +8,14 @@ use super::cq::CqId;
 use super::device::ContextInner;
 use super::events::{AsyncEvent, SrqId, Subject};
 use super::health::Health;
+use crate::mem::numbered::Numbered;
 use crate::uverbs::context::Ucontext;
 use crate::uverbs::error::{Error, Verb};
 use crate::uverbs::event::{self, AsyncEventType};
 use crate::uverbs::types::{PortNum, Qpn};
-use std::collections::{BTreeMap, VecDeque};
+#[cfg(feature = "tokio")]
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 #[cfg(feature = "tokio")]
@@ -26,7 +29,7 @@ pub(super) struct Registry {
 
 #[derive(Default)]
 struct State {
-    sources: BTreeMap<u64, Source>,
+    sources: Numbered<Source>,
     /// How many [`AsyncEvents`](super::AsyncEvents) there are.
     readers: u32,
     kept: VecDeque<event::AsyncEvent>,

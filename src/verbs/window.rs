@@ -338,7 +338,12 @@ impl Windows {
 
     /// Destroys those that are left. Their owners keep objects that name nothing.
     pub(super) fn destroy(&self) {
-        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_empty() {
+            return;
+        }
+        let all = std::mem::take(&mut *held);
+        drop(held);
         for window in all.iter().filter_map(Weak::upgrade) {
             window.destroy_or_leak();
         }

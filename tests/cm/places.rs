@@ -1,18 +1,19 @@
 //! Which device and address an id is at.
 
 use crate::harness::skip;
-use crate::scene::{Kit, Scene, WITHIN, address_of, change_network, from_the_other_device, link_of, scene};
+use crate::scene::{End, Kit, Scene, WITHIN, address_of, change_network, from_the_other_device, link_of, scene};
 use crate::target::Target;
 use crate::tests;
 use ironverbs::rdma_cm::{
     Connector, Devices, Error, EventChannel, EventType, Handshake, Listener, PortSpace, Reason, SendData, Step,
 };
-use ironverbs::{Gid, GidEntry, QpBuilder};
+use ironverbs::{Gid, GidEntry, GidIndex, PortNum, Qp, QpBuilder, QpState};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Barrier;
 
 tests! {
     a_device_is_found_by_its_index,
+    connections_by_ipv4,
     connections_by_ipv6,
     connections_by_link_local_addresses,
     a_link_local_peer_is_sought_on_its_link,
@@ -62,9 +63,33 @@ fn connect_to(devices: Devices, address: SocketAddr) {
             client.connection.link().addresses().peer.map(|peer| (peer.ip(), peer.port())),
             Some((address.ip(), address.port()))
         );
-        client.kit.send(client.connection.qp(), b"over IPv6");
-        assert_eq!(server.kit.message(), b"over IPv6");
+        client.kit.send(client.connection.qp(), b"there");
+        assert_eq!(server.kit.message(), b"there");
+        for end in [&mut client, &mut server] {
+            let context = scene.devices.context_of(end.connection.link().id()).unwrap();
+            let (qp, dest) = (end.connection.qp().endpoint(), end.connection.qp().query().unwrap().dest);
+            let port = PortNum::new(dest.port_num).unwrap();
+            let entry = context.query_gid(port, GidIndex(dest.sgid_index)).unwrap();
+            assert_eq!(qp.gid, entry.map(|entry| entry.gid), "the GID that is told is the one that is used");
+            assert!(qp.gid.is_some());
+        }
+        // A queue pair that is made for an id is in the partition that the kernel would name.
+        let (mut made, id) = (unconnected(&client), client.connection.link().id());
+        let ours = made.query().unwrap().pkey_index;
+        made.modify(&id.qp_update(QpState::INIT).unwrap()).unwrap();
+        assert_eq!(made.query().unwrap().pkey_index, ours);
     });
+}
+
+fn connections_by_ipv4(target: &Target) {
+    let scene = scene(target);
+    connect_to(Devices::new(), scene.at(7534));
+}
+
+/// A queue pair more, for the same id.
+fn unconnected(end: &End) -> Qp {
+    let builder = QpBuilder::rc(&end.kit.pd, &end.kit.cq, &end.kit.cq);
+    builder.on_id(end.connection.link().id()).unwrap().build().unwrap().into_unconnected()
 }
 
 fn ipv6(target: &Target, wanted: fn(&Gid) -> bool, kind: &str) -> (Ipv6Addr, GidEntry) {

@@ -3,7 +3,7 @@
 use crate::cm::error::{Error, Step};
 use crate::cm::event::DatagramPeer;
 use crate::cm::id::{CmId, Place};
-use crate::uverbs::attr::{QpState, qp_attr_mask as mask};
+use crate::uverbs::attr::{ModifyQp, QpState, qp_attr_mask as mask};
 use crate::uverbs::device::DeviceInfo;
 use crate::uverbs::types::{GidIndex, OutOfRange, PortNum, Psn};
 use crate::verbs::attr::{Grh, Path, QpUpdate, RnrTimer, StaticRate};
@@ -58,7 +58,7 @@ impl CmId {
         self.port_on(prepared.core.context().info())?;
         let rtr = self.qp_update(QpState::RTR)?.min_rnr_timer(timer);
         let rts = self.qp_update(QpState::RTS)?;
-        prepared.bring_up(&rtr, &rts).map_err(Error::verbs(Step::ModifyQp))
+        prepared.bring_up(&rtr, &rts, self.gid_ip()).map_err(Error::verbs(Step::ModifyQp))
     }
 
     /// The id's port, if `device` is the one that it is on. A queue pair of another device would be connected without an error,
@@ -96,7 +96,12 @@ impl<P: Provider, T: QpType> QpBuilder<'_, P, T> {
     /// ```
     pub fn on_id(self, id: &CmId) -> Result<Self, Error> {
         let port = id.port_on(self.device())?;
-        let init = id.qp_attributes(QpState::INIT)?;
+        // What the kernel would say (`cma_ib_init_qp_attr` in `drivers/infiniband/core/cma.c`) is then the index of that partition, the
+        // first, and to ask takes as long as to make the change.
+        let init = match self.is_in_only_partition(port) {
+            true => ModifyQp { attr_mask: mask::PKEY_INDEX, pkey_index: 0, ..ModifyQp::default() },
+            false => id.qp_attributes(QpState::INIT)?,
+        };
         Ok(self.at(port, &init))
     }
 }

@@ -24,7 +24,7 @@ pub(super) trait Waiter {
 
 /// Blocks the thread, until a deadline.
 pub(super) struct Blocking {
-    deadline: Instant,
+    deadline: Option<Instant>,
     limit: Duration,
 }
 
