@@ -9,7 +9,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     written_out(text, is_harmful)
 }
 
-/// As [`line`], of text that has lines of its own.
+/// As [`line()`], of text that has lines of its own.
 pub fn lines(text: &str) -> Cow<'_, str> {
     written_out(text, |c| is_harmful(c) && c != '\n')
 }
