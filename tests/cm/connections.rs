@@ -192,11 +192,7 @@ fn a_server_that_accepts_and_goes(target: &Target) {
                 route.connect(prepared, &Handshake::default(), WITHIN).map(drop)
             });
             let request = listener.request(WITHIN).unwrap().unwrap();
-            let context = scene.devices.context_of(request.id()).unwrap();
-            let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
-            let prepared = request.qp_builder(&pd, &cq, &cq).unwrap().build().unwrap();
-            let qp = request.id().bring_up(prepared).unwrap();
-            request.id().accept(&ConnParams::new(qp.qpn())).unwrap();
+            let _qp = scene.answer(&request);
             drop(request);
             let outcome = client.join().unwrap();
             if let Err(error) = &outcome {

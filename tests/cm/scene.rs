@@ -3,7 +3,8 @@
 use crate::harness::skip;
 use crate::target::Target;
 use ironverbs::rdma_cm::{
-    Connection, Connector, Devices, Error, EventChannel, Handshake, Listener, Reason, RejectReason, Request, Route,
+    ConnParams, Connection, Connector, Devices, Error, EventChannel, Handshake, Listener, Reason, RejectReason,
+    Request, Route,
 };
 use ironverbs::{
     AccessFlags, Context, Cq, Gid, GidEntry, GidType, LinkLayer, Pd, Pool, PreparedQp, Qp, QpBuilder, Slot, Wc,
@@ -182,6 +183,16 @@ impl Scene {
         let prepared = prepare(request.qp_builder(&kit.pd, &kit.cq, &kit.cq)?, &kit.pool, n_receives);
         let connection = request.accept(prepared, handshake, WITHIN)?;
         Ok(End { connection, kit })
+    }
+
+    /// Answers a peer that has asked, without waiting for its last word.
+    pub fn answer(&self, request: &Request) -> Qp {
+        let context = self.devices.context_of(request.id()).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
+        let prepared = request.qp_builder(&pd, &cq, &cq).unwrap().build().unwrap();
+        let qp = request.id().bring_up(prepared).unwrap();
+        request.id().accept(&ConnParams::new(qp.qpn())).unwrap();
+        qp
     }
 
     /// A connection of two sides in this process.

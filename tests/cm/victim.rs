@@ -179,11 +179,7 @@ fn go(at: At, address: SocketAddr) -> Box<dyn Any> {
         At::Accepted => {
             let listener = listening(address);
             let request = listener.request(WITHIN).unwrap().unwrap();
-            let context = scene.devices.context_of(request.id()).unwrap();
-            let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
-            let prepared = request.qp_builder(&pd, &cq, &cq).unwrap().build().unwrap();
-            let qp = request.id().bring_up(prepared).unwrap();
-            request.id().accept(&ConnParams::new(qp.qpn())).unwrap();
+            let qp = scene.answer(&request);
             Box::new((listener, request, qp))
         }
         At::Established(side) => Box::new(established(&scene, side, address)),
