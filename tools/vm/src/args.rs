@@ -215,7 +215,9 @@ Exit status:
   the command's own, 128+N if signal N ended it, or
   2         wrong usage of this tool
   124       time-out
-  125       no answer from the guest, or the guest could not be started or set up; the reason is on standard error
+  125       no answer from the guest, or the guest could not be started or set up; or, though the command succeeded, software
+            ConnectX adapters failed the run: by a line of the kernel's log, by objects that the driver left behind, by misuse,
+            or by their process's end. The reason is on standard error
   128+N     this tool was stopped by signal N (1, 2, 13 or 15), and stopped the guest
 
 Kernels and tools:
