@@ -30,7 +30,8 @@ fn written_out(text: &str, harmful: impl Fn(char) -> bool) -> Cow<'_, str> {
 
 /// Controls of both sets, and what changes the direction of text.
 fn is_harmful(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// JSON on one line, in which strings have no harmful character either. JSON itself wants only some of them written out.
@@ -88,11 +89,11 @@ mod tests {
     use super::*;
     use serde::Serialize;
 
-    const NASTY: &str = "net\u{1b}[2J0\r\n\u{9b}31m\u{202e}\x7f\0é";
+    const NASTY: &str = "net\u{1b}[2J0\r\n\u{9b}31m\u{202e}\u{61c}\x7f\0é";
 
     #[test]
     fn what_acts_on_a_terminal_is_written_out() {
-        assert_eq!(line(NASTY), r"net\u{1b}[2J0\r\n\u{9b}31m\u{202e}\u{7f}\u{0}é");
+        assert_eq!(line(NASTY), r"net\u{1b}[2J0\r\n\u{9b}31m\u{202e}\u{61c}\u{7f}\u{0}é");
         assert_eq!(lines("a\tb\nc\u{1b}"), "a\\tb\nc\\u{1b}");
         assert!(matches!(line("rxe_0 – ü"), Cow::Borrowed("rxe_0 – ü")));
     }
@@ -106,7 +107,7 @@ mod tests {
         value.serialize(&mut serde_json::Serializer::with_formatter(&mut pretty, Pretty::default())).unwrap();
         for made in [one, pretty] {
             let text = String::from_utf8(made).unwrap();
-            assert!(!text.contains(['\u{1b}', '\u{9b}', '\u{202e}', '\x7f']), "{text:?}");
+            assert!(!text.contains(['\u{1b}', '\u{9b}', '\u{202e}', '\u{61c}', '\x7f']), "{text:?}");
             assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
         }
         let plain = serde_json::json!({ "a": [1, { "b": "c" }, []], "d": {} });
