@@ -66,7 +66,7 @@ impl Buffers {
             false => None,
             true => Some(Checked {
                 to_send: pd.alloc_mr(bytes, AccessFlags::LOCAL_READ)?,
-                check: Check::new(role, bytes, args.iters()),
+                check: Check::new(role, bytes, args.iters(), args.transport),
                 scratch: vec![0; bytes],
             }),
         };

@@ -19,6 +19,7 @@
 //! The first message shows which peer it is. The client's last message has zero at the start of every 4096 bytes, which
 //! is what a C server with `-c` looks for.
 
+use crate::args::Transport;
 use std::fmt;
 
 /// Where the C tools' `-c` looks: the start of each page. Larger pages start at multiples of this one, too.
@@ -89,15 +90,16 @@ pub struct Check {
     role: Role,
     peer: Peer,
     rounds: u64,
+    transport: Transport,
     expected: Vec<u8>,
     /// Messages found right so far.
     pub checked: u64,
 }
 
 impl Check {
-    /// For messages of `size` bytes, `rounds` of them each way.
-    pub fn new(role: Role, size: usize, rounds: u64) -> Self {
-        Self { role, peer: Peer::Unknown, rounds, expected: vec![0; size], checked: 0 }
+    /// For messages of `size` bytes, `rounds` of them each way. The peer may be the C tool of that transport.
+    pub fn new(role: Role, size: usize, rounds: u64, transport: Transport) -> Self {
+        Self { role, peer: Peer::Unknown, rounds, transport, expected: vec![0; size], checked: 0 }
     }
 
     /// What the peer was found to do.
@@ -130,7 +132,7 @@ impl Check {
     /// Which peer the first message is from. A wrong message is blamed on the peer that it is nearest to.
     fn recognise(&mut self, round: u64, found: &[u8]) -> Result<(), Mismatch> {
         let mut nearest: Option<(Peer, Mismatch)> = None;
-        for (peer, first) in FIRST {
+        for (peer, first) in first_messages(self.transport) {
             self.expect_first(first, round);
             match compare(round, &self.expected, found) {
                 Ok(()) => {
@@ -164,13 +166,11 @@ impl Check {
     }
 }
 
-/// Whose first message may be what.
-const FIRST: [(Peer, First); 4] = [
-    (Peer::Makes, First::Made),
-    (Peer::Echoes, First::Filled),
-    (Peer::Echoes, First::Paged),
-    (Peer::Echoes, First::Zeroed),
-];
+/// Whose first message may be what. Zeros are one with XRC only: elsewhere they are memory that nothing has arrived in.
+fn first_messages(transport: Transport) -> [(Peer, First); 3] {
+    let c_first = if transport == Transport::Xsrq { First::Zeroed } else { First::Filled };
+    [(Peer::Makes, First::Made), (Peer::Echoes, c_first), (Peer::Echoes, First::Paged)]
+}
 
 /// What the first message of a peer may be.
 #[derive(Clone, Copy)]
@@ -179,7 +179,7 @@ enum First {
     Made,
     /// The buffer as `ibv_rc_pingpong` fills it.
     Filled,
-    /// The same after the client's `-c`.
+    /// The same after the client's `-c`, and that of an end of ours that makes no messages.
     Paged,
     /// The buffer of `ibv_xsrq_pingpong`.
     Zeroed,
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn a_checking_client_against_a_c_server() {
         for size in SIZES {
-            let mut check = Check::new(Role::Client, size, ROUNDS);
+            let mut check = Check::new(Role::Client, size, ROUNDS, Transport::Rc);
             let mut c = CPeer::new(size, false);
             for round in 0..ROUNDS {
                 check.make(round, &mut c.buffer);
@@ -354,7 +354,7 @@ mod tests {
     fn a_checking_server_against_a_c_client() {
         for size in SIZES {
             for writes_pages in [false, true] {
-                let mut check = Check::new(Role::Server, size, ROUNDS);
+                let mut check = Check::new(Role::Server, size, ROUNDS, Transport::Rc);
                 let mut c = CPeer::new(size, writes_pages);
                 for round in 0..ROUNDS {
                     assert_eq!(check.check(round, &c.buffer), Ok(()));
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn a_checking_client_against_a_c_server_of_xrc() {
         for size in SIZES {
-            let mut check = Check::new(Role::Server, size, ROUNDS);
+            let mut check = Check::new(Role::Server, size, ROUNDS, Transport::Xsrq);
             let mut buffer = vec![0; size];
             for round in 0..ROUNDS {
                 assert_eq!(check.check(round, &buffer), Ok(()));
@@ -380,11 +380,23 @@ mod tests {
     }
 
     #[test]
+    fn zeros_are_no_first_message_of_another_transport() {
+        for transport in [Transport::Rc, Transport::Uc, Transport::Ud] {
+            // One zero is the start of a page.
+            for size in SIZES.into_iter().filter(|size| *size > 1) {
+                let mut check = Check::new(Role::Server, size, ROUNDS, transport);
+                assert!(check.check(0, &vec![0; size]).is_err(), "{size} bytes over {transport}");
+                assert_eq!(check.checked, 0);
+            }
+        }
+    }
+
+    #[test]
     fn two_checking_ends() {
         for size in SIZES {
             for rounds in [1, 2, ROUNDS] {
-                let mut client = Check::new(Role::Client, size, rounds);
-                let mut server = Check::new(Role::Server, size, rounds);
+                let mut client = Check::new(Role::Client, size, rounds, Transport::Rc);
+                let mut server = Check::new(Role::Server, size, rounds, Transport::Rc);
                 let mut buffer = vec![0; size];
                 for round in 0..rounds {
                     client.make(round, &mut buffer);
@@ -401,7 +413,9 @@ mod tests {
     fn an_unchecked_end_of_ours_passes_as_a_c_client_and_satisfies_a_c_server() {
         let mut buffer = vec![1; 9000];
         initial_echo_buffer(&mut buffer);
-        assert_eq!(Check::new(Role::Server, 9000, 5).check(0, &buffer), Ok(()));
+        for transport in [Transport::Rc, Transport::Xsrq] {
+            assert_eq!(Check::new(Role::Server, 9000, 5, transport).check(0, &buffer), Ok(()));
+        }
         assert!(CPeer { buffer }.its_check_passes());
     }
 
@@ -409,7 +423,7 @@ mod tests {
     fn every_single_wrong_byte_is_found() {
         for size in [1, 64, 4097] {
             for at in 0..size {
-                let mut check = Check::new(Role::Client, size, ROUNDS);
+                let mut check = Check::new(Role::Client, size, ROUNDS, Transport::Rc);
                 let mut buffer = vec![0; size];
                 check.make(0, &mut buffer);
                 check.check(0, &buffer).unwrap();
@@ -425,7 +439,7 @@ mod tests {
     #[test]
     fn a_wrong_first_message_is_found() {
         for role in [Role::Client, Role::Server] {
-            let mut check = Check::new(role, 64, ROUNDS);
+            let mut check = Check::new(role, 64, ROUNDS, Transport::Rc);
             let mut buffer = vec![0; 64];
             message(role.other(), 0, ROUNDS, &mut buffer);
             buffer[63] ^= 1;
@@ -438,7 +452,7 @@ mod tests {
     #[test]
     fn a_stale_message_is_found_whatever_the_size() {
         for size in SIZES {
-            let mut check = Check::new(Role::Client, size, ROUNDS);
+            let mut check = Check::new(Role::Client, size, ROUNDS, Transport::Rc);
             let mut old = vec![0; size];
             check.make(0, &mut old);
             check.check(0, &old).unwrap();
