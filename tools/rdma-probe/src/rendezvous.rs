@@ -130,9 +130,10 @@ pub fn is_early(error: &Error) -> bool {
     matches!(error, Error::Failed { reason: Reason::Rejected(RejectReason::INVALID_SERVICE_ID), .. })
 }
 
-/// How long a client may take to complete its handshake once another one waits. It takes milliseconds, and seconds if it is lost once;
-/// a client that was stopped, or whose host has gone, would take all the time that there is.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a client may take to complete its handshake once another one waits. It takes milliseconds; where a message of it is lost, more
+/// than four seconds, after which the kernel repeats its answer (`CMA_CM_RESPONSE_TIMEOUT`: 4.096 µs × 2^20). A client that was stopped,
+/// or whose host has gone, would take all the time that there is.
+const PATIENCE: Duration = Duration::from_secs(6);
 
 /// Does what blocks on a thread of its own, so that a signal can end the wait for it. The process ends soon after that, and
 /// the thread with it.

@@ -14,6 +14,7 @@ use std::time::Duration;
 pub const WAITING: &[Test] = &[
     ("over_cm::clients_that_come_to_nothing", come_to_nothing),
     ("over_cm::a_client_at_the_last_moment", last_moment),
+    ("over_cm::a_client_that_is_heard_when_the_kernel_repeats_itself", repeated),
     ("over_cm::nobody_listens", nobody_listens),
     ("over_cm::the_client_may_be_first", client_first),
 ];
@@ -149,11 +150,11 @@ impl Asker {
     }
 }
 
-/// They go before the answer or after it, or stay and say nothing. The server waits on, for one who connects.
+/// They go before the answer or after it, or stay and say nothing. The server waits on, for one who connects, and then not for its time-out.
 fn come_to_nothing(device: &Device) {
     let (address, port) = (address(device), fresh_port());
-    let common = ["ping", "--cm", "-p", &port, "--timeout", "3"];
-    let mut server = Run::start_probe([&common[..], &["--connect-timeout", "90"]].concat());
+    let common = ["ping", "--cm", "-p", &port, "--timeout", "600", "--connect-timeout", "90"];
+    let mut server = Run::start_probe(common);
     server.until_says("waiting for a client");
     drop(Asker::new(&address, &port).answered());
     drop(Asker::new(&address, &port));
@@ -169,6 +170,21 @@ fn come_to_nothing(device: &Device) {
     let silent = Asker::new(&address, &port).answered();
     server.end().expect_failure(5, &["no client came within 8s", "of the last one: rdma_accept", "within 1 s"]);
     drop(silent);
+}
+
+/// Where one of its messages is lost, its handshake takes four seconds, and it keeps its turn though another one waits.
+fn repeated(device: &Device) {
+    let (address, port) = (address(device), fresh_port());
+    let mut server = Run::start_probe(["ping", "--cm", "-p", &port, "--timeout", "60"]);
+    server.until_says("waiting for a client");
+    let Asker { route, prepared } = Asker::new(&address, &port).answered();
+    let next = Run::start_probe(["ping", "--cm", "-p", &port, &address]);
+    std::thread::sleep(Duration::from_millis(4500));
+    let qpn = prepared.qpn().get();
+    let qp = route.id().bring_up(prepared).unwrap();
+    route.id().establish().unwrap();
+    server.until_says(&format!("QPN {qpn:#08x}"));
+    drop((qp, next));
 }
 
 /// The handshake has a time of its own.
