@@ -7,7 +7,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ironverbs::{Gid, GidWant, Mtu, PortNum, RnrTimer};
 use serde::Serialize;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -352,8 +352,16 @@ const LONG_RNR_WAIT: Duration = Duration::from_millis(50);
 /// `rnr_retry` without end (IB spec 9.7.5.2.8).
 pub const ENDLESS_RNR_RETRIES: u8 = 7;
 
-/// An address as a host's is given, with port 0.
+/// An IP address, with port 0. No name: to ask for that one's may take long, and no signal ends it.
 fn bind_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok((address, 0).into());
+    }
+    let is_linked = text.split_once('%').is_some_and(|(address, _)| address.parse::<Ipv6Addr>().is_ok());
+    if !is_linked {
+        return Err("no IP address, as 192.0.2.1, 2001:db8::1 or fe80::1%eth0".to_owned());
+    }
+    // Who reads names knows links, too; for such an address nobody else is asked.
     let mut found = (text, 0).to_socket_addrs().map_err(|e| e.to_string())?;
     found.next().ok_or_else(|| "it has no address".to_owned())
 }

@@ -83,6 +83,7 @@ fn wrong_values_are_usage_errors() {
         "rdma-probe ping host --loopback",
         "rdma-probe ping host --bind 0.0.0.0",
         "rdma-probe ping --bind fe80::1%no-such-link",
+        "rdma-probe ping --bind localhost",
         "rdma-probe list extra",
     ] {
         let e = parse(line).unwrap_err();
@@ -100,6 +101,10 @@ fn an_address_to_listen_on_may_have_a_link() {
     }
     assert_eq!(bind("127.0.0.1"), "127.0.0.1:0".parse().unwrap());
     assert_eq!(bind("::"), "[::]:0".parse().unwrap());
+    // What would have to be asked for elsewhere.
+    for text in ["10.9.9.l", "localhost", "fe80::x%lo", "%lo", ""] {
+        assert!(bind_address(text).is_err_and(|error| error.starts_with("no IP address")), "{text}");
+    }
 }
 
 #[test]
