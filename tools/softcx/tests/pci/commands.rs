@@ -179,27 +179,6 @@ fn an_event_queue_that_nobody_empties_ends_the_firmware() {
 }
 
 #[test]
-fn there_can_be_no_more_objects_than_was_announced() {
-    let fabric = Fabric::new(1);
-    let mut base = super::objects::Base::new(&fabric, 1);
-    let id = base.driver.function.device();
-    let uar = base.uar;
-    let eqs = base.driver.function.live().iter().find(|(kind, _)| *kind == "event queues").unwrap().1;
-    for _ in eqs..64 {
-        base.driver.event_queue(uar, 0, 0);
-    }
-    let mut status = |opcode, len| base.driver.command(&input(opcode, len), 16).status;
-    assert_eq!(status(0x301, 0x118), 8, "event queues");
-    for (opcode, make) in
-        [(0x800, softcx::Device::alloc_pd as fn(&mut softcx::Device) -> u32), (0x80e, |d| d.alloc_xrcd())]
-    {
-        let made = fabric.with(id, |device| (0..1 << 16).map(|_| make(device)).collect::<Vec<_>>()).unwrap();
-        assert_eq!(made.len(), 1 << 16);
-        assert_eq!(status(opcode, 16), 8, "{opcode:#x}");
-    }
-}
-
-#[test]
 fn an_entry_that_is_the_drivers_own_stays_as_it_is() {
     let mut driver = driver();
     let mut entry = [0; 64];

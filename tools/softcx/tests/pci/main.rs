@@ -5,5 +5,6 @@ mod commands;
 mod damage;
 mod driver;
 mod faults;
+mod limits;
 mod objects;
 mod traffic;
