@@ -116,7 +116,7 @@ fn event_loop(target: &Target, space: PortSpace) {
     listener.bind(scene.at(7504)).unwrap();
     listener.listen(4).unwrap();
     let client = channel.create_id(space).unwrap();
-    client.resolve_addr(None, scene.at(7504), Duration::from_secs(2)).unwrap();
+    client.resolve_addr(None, scene.at(7504), WITHIN).unwrap();
     let (mut asking, mut accepted, mut connected) = (None, None, None);
     let mut seen = vec![];
     while accepted.as_ref().is_none_or(|(id, _): &(ironverbs::rdma_cm::CmId, _)| id.state() != State::Established) {
@@ -128,7 +128,7 @@ fn event_loop(target: &Target, space: PortSpace) {
             QpBuilder::rc(&pd, &cq, &cq).on_id(id).unwrap().build().unwrap()
         };
         match event.event_type() {
-            EventType::ADDR_RESOLVED => client.resolve_route(Duration::from_secs(2)).unwrap(),
+            EventType::ADDR_RESOLVED => client.resolve_route(WITHIN).unwrap(),
             EventType::ROUTE_RESOLVED => {
                 let prepared = parts(&client);
                 client.connect(&ConnParams::new(prepared.qpn())).unwrap();

@@ -97,7 +97,7 @@ fn a_peer_that_gave_up_is_told_when_it_is_accepted(target: &Target) {
         let builder = request.qp_builder(pd, cq, cq);
         builder.unwrap_or_else(|_| ironverbs::QpBuilder::rc(pd, cq, cq)).build().unwrap()
     });
-    let error = request.accept(prepared, &Handshake::default(), Duration::from_secs(5)).unwrap_err();
+    let error = request.accept(prepared, &Handshake::default(), WITHIN).unwrap_err();
     assert!(!matches!(error, Error::Timeout { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains("the id is") || matches!(error, Error::Failed { .. } | Error::Unexpected { .. }), "{text}");

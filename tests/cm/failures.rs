@@ -97,7 +97,7 @@ fn nobody_answers_for_an_address(target: &Target) {
     let Some(link) = entry.netdev_ifindex.map(link_of) else { skip("the kernel does not tell the network device") };
     let started = Instant::now();
     let error = resolve(&format!("{a}.{b}.{c}.77:7471"));
-    assert!(started.elapsed() < Duration::from_secs(10));
+    assert!(started.elapsed() < Duration::from_secs(30));
     assert!(error.to_string().contains(&format!("is nobody's address on its network (via {link})")), "{error}");
 }
 

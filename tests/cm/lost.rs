@@ -7,6 +7,7 @@ use crate::scene::{
 };
 use crate::target::Target;
 use crate::tests;
+use ironverbs::Errno;
 use ironverbs::rdma_cm::{Error, EventType, Handshake, Listener, Reason, Step};
 use std::net::IpAddr;
 use std::process::Command;
@@ -49,14 +50,17 @@ impl Drop for Dropping {
 }
 
 /// The wait ended at its deadline, and says what it was for.
-fn timed_out<T>(result: Result<T, Error>, wanted: Step, since: Instant) {
+fn timed_out<T>(result: Result<T, Error>, wanted: Step, deadline: Duration, since: Instant) {
     let error = result.err().expect("nothing passes");
     assert!(matches!(&error, Error::Timeout { step, .. } if *step == wanted), "{error}");
     let text = error.to_string();
-    assert!(text.contains(" (via net") && text.contains("nothing came within 1 s: "), "{text}");
+    assert!(
+        text.contains(" (via net") && text.contains(&format!("nothing came within {} s: ", deadline.as_secs())),
+        "{text}"
+    );
     assert!(text.contains("does UDP port 4791 pass both ways?"), "{text}");
     let took = since.elapsed();
-    assert!(took >= DEADLINE && took < DEADLINE + Duration::from_secs(10), "{took:?}");
+    assert!(took >= deadline && took < deadline + Duration::from_secs(10), "{took:?}");
 }
 
 /// A connection from the other device to this one.
@@ -69,6 +73,27 @@ fn pair(target: &Target, scene: &Scene, listener: &Listener) -> (ironverbs::rdma
     })
 }
 
+/// A client that is heard and does not hear gives up, which is heard. False if it did so before it was answered.
+fn an_answer_is_lost(target: &Target, scene: &Scene, listener: &Listener, deadline: Duration) -> bool {
+    let (route, prepared) = from_the_other_device(target, scene, 7536);
+    let start = Instant::now();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            timed_out(route.connect(prepared, &Handshake::default(), deadline), Step::Connect, deadline, start)
+        });
+        let request = listener.request(WITHIN).unwrap().expect("it asks");
+        let context = scene.devices.context_of(request.id()).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
+        let prepared = request.qp_builder(&pd, &cq, &cq).map(|builder| builder.build().unwrap());
+        prepared.and_then(|prepared| request.accept(prepared, &Handshake::default(), WITHIN).map(drop)).unwrap_err()
+    });
+    if matches!(error, Error::Kernel { errno: Errno::EINVAL, .. }) && start.elapsed() >= deadline {
+        return false;
+    }
+    assert!(matches!(error, Error::Failed { step: Step::Accept, event: EventType::REJECTED, .. }), "{error}");
+    true
+}
+
 fn nothing_passes_to_one_side_or_both(target: &Target) {
     let here = scene(target);
     if Command::new("nft").arg("--version").output().is_err() {
@@ -78,25 +103,18 @@ fn nothing_passes_to_one_side_or_both(target: &Target) {
     let listener = Listener::bind(here.at(7536)).unwrap();
     let (mut ending, mut told) = pair(target, &here, &listener);
     let (mut untold, mut ends) = pair(target, &here, &listener);
-    let (unheard, unheard_qp) = from_the_other_device(target, &here, 7536);
-    let client = unheard.addresses().local.unwrap().ip();
+    let client = ending.link().addresses().local.unwrap().ip();
 
     step("what goes to the client is dropped");
     let dropping = Dropping::to(Some(client));
     let start = Instant::now();
     std::thread::scope(|scope| {
-        scope.spawn(|| timed_out(ending.disconnect(DEADLINE), Step::Disconnect, start));
-        scope.spawn(|| timed_out(ends.connection.disconnect(DEADLINE), Step::Disconnect, start));
+        scope.spawn(|| timed_out(ending.disconnect(DEADLINE), Step::Disconnect, DEADLINE, start));
+        scope.spawn(|| timed_out(ends.connection.disconnect(DEADLINE), Step::Disconnect, DEADLINE, start));
         scope.spawn(|| assert_eq!(untold.link().wait_end(DEADLINE).unwrap(), None));
-        scope.spawn(|| timed_out(unheard.connect(unheard_qp, &Handshake::default(), DEADLINE), Step::Connect, start));
-        // But it is heard itself.
-        let request = listener.request(WITHIN).unwrap().expect("it asks");
-        let context = here.devices.context_of(request.id()).unwrap();
-        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
-        let prepared = request.qp_builder(&pd, &cq, &cq).unwrap().build().unwrap();
-        // The answer is lost, and then the client gives up, which is heard.
-        let error = request.accept(prepared, &Handshake::default(), WITHIN).unwrap_err();
-        assert!(matches!(error, Error::Failed { step: Step::Accept, event: EventType::REJECTED, .. }), "{error}");
+        // On a busy machine, who asks may have given up before the answer: then another one waits for longer.
+        let lost = [DEADLINE, 20 * DEADLINE].into_iter().any(|time| an_answer_is_lost(target, &here, &listener, time));
+        assert!(lost, "no answer in time");
         assert_eq!(told.connection.link().wait_end(WITHIN).unwrap(), Some(Reason::None));
     });
     assert!(dropping.has_dropped());
@@ -111,9 +129,11 @@ fn nothing_passes_to_one_side_or_both(target: &Target) {
     let dropping = Dropping::to(None);
     let start = Instant::now();
     std::thread::scope(|scope| {
-        scope.spawn(|| timed_out(left.disconnect(DEADLINE), Step::Disconnect, start));
-        scope.spawn(|| timed_out(right.connection.disconnect(DEADLINE), Step::Disconnect, start));
-        scope.spawn(|| timed_out(route.connect(prepared, &Handshake::default(), DEADLINE), Step::Connect, start));
+        scope.spawn(|| timed_out(left.disconnect(DEADLINE), Step::Disconnect, DEADLINE, start));
+        scope.spawn(|| timed_out(right.connection.disconnect(DEADLINE), Step::Disconnect, DEADLINE, start));
+        scope.spawn(|| {
+            timed_out(route.connect(prepared, &Handshake::default(), DEADLINE), Step::Connect, DEADLINE, start)
+        });
         assert!(listener.request(DEADLINE).unwrap().is_none(), "nobody is heard");
     });
     assert!(dropping.has_dropped());

@@ -2,7 +2,7 @@
 //! nothing is left.
 
 use crate::harness::step;
-use crate::scene::{Scene, nothing_is_left, objects, scene};
+use crate::scene::{Scene, WITHIN, nothing_is_left, objects, scene};
 use crate::target::Target;
 use crate::tests;
 use crate::victim::{At, CLIENTS, LISTENERS, Victim};
@@ -26,7 +26,7 @@ fn a_client_in_every_state(target: &Target) {
         let mut client = Victim::start(at, scene.at(7621));
         match at {
             At::Connecting => {
-                let request = listener.request(SOON).unwrap().expect("it asks");
+                let request = listener.request(WITHIN).unwrap().expect("it asks");
                 client.is_there();
                 client.kill();
                 // The kernel tells a request's end to nobody before it is accepted.
@@ -40,12 +40,12 @@ fn a_client_in_every_state(target: &Target) {
             }
             At::ToldTheEnd(_) => {
                 let mut connection = accept(&scene, &listener).unwrap();
-                let reason = ends_as(client, || connection.disconnect(SOON)).unwrap();
+                let reason = ends_as(client, || connection.disconnect(WITHIN)).unwrap();
                 assert_eq!(reason, Reason::None);
             }
             At::Established(_) | At::Disconnecting(_) => {
                 let connection = accept(&scene, &listener).unwrap();
-                assert_eq!(ends_as(client, || connection.link().wait_end(SOON)).unwrap(), Some(Reason::None));
+                assert_eq!(ends_as(client, || connection.link().wait_end(WITHIN)).unwrap(), Some(Reason::None));
             }
             _ => {
                 client.is_there();
@@ -85,7 +85,7 @@ fn a_listener_in_every_state(target: &Target) {
             listener.is_there();
             listener.kill();
             let (client, prepared) = scene.route(scene.at(7622));
-            let error = client.connect(prepared, &Handshake::default(), SOON).unwrap_err();
+            let error = client.connect(prepared, &Handshake::default(), WITHIN).unwrap_err();
             assert_eq!(rejection(&error), RejectReason::INVALID_SERVICE_ID, "{error}");
             continue;
         }
@@ -93,28 +93,28 @@ fn a_listener_in_every_state(target: &Target) {
         let (client, prepared) = scene.route(scene.at(7622));
         match at {
             At::RequestUnread | At::Requested => {
-                let error = ends_as(listener, || client.connect(prepared, &Handshake::default(), SOON)).unwrap_err();
+                let error = ends_as(listener, || client.connect(prepared, &Handshake::default(), WITHIN)).unwrap_err();
                 rejection(&error);
             }
             At::Accepted => {
                 let id = client.id();
                 id.connect(&ConnParams::new(prepared.qpn())).unwrap();
-                let answer = id.channel().next(SOON).unwrap().expect("an answer");
+                let answer = id.channel().next(WITHIN).unwrap().expect("an answer");
                 assert_eq!(answer.event_type(), EventType::CONNECT_RESPONSE, "{answer:?}");
-                let end = ends_as(listener, || id.channel().next(SOON).unwrap()).expect("the end is told");
+                let end = ends_as(listener, || id.channel().next(WITHIN).unwrap()).expect("the end is told");
                 assert_eq!(end.event_type(), EventType::REJECTED, "{end:?}");
                 assert!(id.state().is_over());
                 let error = id.establish().unwrap_err();
                 assert!(error.errno().is_some(), "{error}");
             }
             At::ToldTheEnd(_) => {
-                let mut connection = client.connect(prepared, &Handshake::default(), SOON).unwrap();
-                let reason = ends_as(listener, || connection.disconnect(SOON)).unwrap();
+                let mut connection = client.connect(prepared, &Handshake::default(), WITHIN).unwrap();
+                let reason = ends_as(listener, || connection.disconnect(WITHIN)).unwrap();
                 assert_eq!(reason, Reason::None);
             }
             _ => {
-                let connection = client.connect(prepared, &Handshake::default(), SOON).unwrap();
-                assert_eq!(ends_as(listener, || connection.link().wait_end(SOON)).unwrap(), Some(Reason::None));
+                let connection = client.connect(prepared, &Handshake::default(), WITHIN).unwrap();
+                assert_eq!(ends_as(listener, || connection.link().wait_end(WITHIN)).unwrap(), Some(Reason::None));
             }
         }
     }

@@ -33,8 +33,13 @@ impl Peer {
     }
 
     /// Waits for it to end by itself. Returns what it printed; fails with that unless its exit status is 0.
-    pub fn finish(mut self) -> String {
-        let deadline = Instant::now() + WITHIN;
+    pub fn finish(self) -> String {
+        self.finish_within(WITHIN)
+    }
+
+    /// As [`finish`](Self::finish), within that time.
+    pub fn finish_within(mut self, time: Duration) -> String {
+        let deadline = Instant::now() + time;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;

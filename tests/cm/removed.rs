@@ -16,8 +16,8 @@ tests! {
     a_queue_pair_of_another_device,
 }
 
-/// From when the device goes to when it is told.
-const SOON: Duration = Duration::from_secs(10);
+/// From when the program that takes the device away is started to when it is told.
+const SOON: Duration = Duration::from_secs(30);
 
 /// A network link of the test's own, which leads nowhere, and a Soft-RoCE device on it.
 struct OwnDevice {

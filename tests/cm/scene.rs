@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Nothing that is to work takes longer, even in an emulated guest.
-pub const WITHIN: Duration = Duration::from_secs(60);
+/// Nothing that is to work takes longer, even in an emulated guest on a busy machine, where 64 connections are opened at a time.
+pub const WITHIN: Duration = Duration::from_secs(200);
 
 /// A device under test, as the connection manager sees it.
 pub struct Scene {
