@@ -12,7 +12,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long anything may take after which a program knows that its device is gone, or that it is back.
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Where in its configuration space the adapter takes faults: see [`Fault`].
 const FAULT: u64 = 0xf0;
