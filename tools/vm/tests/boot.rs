@@ -1,10 +1,11 @@
 //! Boots guests, and checks what the tool promises about them. Slow, so only on request:
 //! `cargo test -p vm -- --ignored`. `IRONVERBS_TEST_KERNEL` names a kernel that alone is booted.
 
+use nix::sys::signal::Signal;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -28,6 +29,32 @@ fn vm(options: &[&str], command: &str) -> Output {
 /// Two guests, and the command of each.
 fn pair(options: &[&str], server: &str, client: &str) -> Output {
     run(&[&["--pair"], options, &["--", server, "--", client]].concat())
+}
+
+/// The tool, while it runs, with whatever it started. Where a test fails, it is ended.
+struct Running(Option<Child>);
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        Self(Some(command.spawn().unwrap()))
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().expect("it is taken at the end only")
+    }
+
+    fn output(mut self) -> Output {
+        self.0.take().expect("it is taken at the end only").wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
 }
 
 fn run(words: &[&str]) -> Output {
@@ -322,17 +349,17 @@ mod on_any_kernel {
         ] {
             let _one = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
             let begin = Instant::now();
-            let mut tool = Command::new(env!("CARGO_BIN_EXE_vm"))
-                .args(["--device", "softcx", "--device-log", log, "--timeout", "200", "--", "echo begun; sleep 1000"])
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap();
+            let mut tool = Running::start(
+                Command::new(env!("CARGO_BIN_EXE_vm"))
+                    .args(["--device", "softcx", "--device-log", log, "--timeout", "200"])
+                    .args(["--", "echo begun; sleep 1000"])
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped()),
+            );
             let mut begun = [0; 6];
-            tool.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
-            let victim = children_of(tool.id()).into_iter().find(|child| name_of(*child) == name).unwrap();
-            assert!(Command::new("kill").args(["-KILL", &victim.to_string()]).status().unwrap().success());
-            let output = tool.wait_with_output().unwrap();
+            tool.child().stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
+            signal("KILL", child_of(tool.child().id(), name));
+            let output = tool.output();
             let stderr = text(&output.stderr);
             assert_eq!(output.status.code(), Some(125), "{stderr}");
             assert!(words.iter().all(|words| stderr.contains(words)), "{words:?}: {stderr}");
@@ -344,23 +371,18 @@ mod on_any_kernel {
     #[ignore = "boots guests"]
     fn qemu_ends_with_the_tool_however_that_ends() {
         let _one = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-        for (signal, code) in [("INT", Some(130)), ("TERM", Some(143)), ("HUP", Some(129)), ("KILL", None)] {
-            let mut tool = Command::new(env!("CARGO_BIN_EXE_vm"))
-                .args(["--", "sleep 1000"])
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap();
-            let qemu = child_of(tool.id());
-            // It has to be past setpriv, and the tool at its loop.
-            sleep(Duration::from_secs(2));
-            assert!(is_running(qemu), "QEMU did not start");
-            assert!(
-                Command::new("kill").arg(format!("-{signal}")).arg(tool.id().to_string()).status().unwrap().success()
-            );
-            assert_eq!(tool.wait().unwrap().code(), code, "SIG{signal}");
+        for (name, code) in [("INT", Some(130)), ("TERM", Some(143)), ("HUP", Some(129)), ("KILL", None)] {
+            let mut tool =
+                Running::start(Command::new(env!("CARGO_BIN_EXE_vm")).args(["--", "sleep 1000"]).stdout(Stdio::null()));
+            let id = tool.child().id();
+            // Past setpriv, which gives it its name, and the tool past the last step before its loop.
+            let qemu = child_of(id, "qemu-system-x86");
+            eventually("the tool takes signals by itself", || blocks(id, Signal::SIGINT));
+            signal(name, id);
+            assert_eq!(tool.child().wait().unwrap().code(), code, "SIG{name}");
             let deadline = Instant::now() + Duration::from_secs(20);
             while is_running(qemu) {
-                assert!(Instant::now() < deadline, "QEMU goes on after SIG{signal}");
+                assert!(Instant::now() < deadline, "QEMU goes on after SIG{name}");
                 sleep(Duration::from_millis(50));
             }
         }
@@ -372,18 +394,36 @@ fn children_of(parent: u32) -> Vec<u32> {
     children.split_whitespace().map(|child| child.parse().unwrap()).collect()
 }
 
-fn name_of(process: u32) -> String {
-    fs::read_to_string(format!("/proc/{process}/comm")).unwrap().trim().to_owned()
+/// The child of that name, once there is one.
+fn child_of(parent: u32, name: &str) -> u32 {
+    let is_named =
+        |child: &u32| fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|comm| comm.trim() == name);
+    let mut found = None;
+    eventually(&format!("the tool has started {name}"), || {
+        found = children_of(parent).into_iter().find(is_named);
+        found.is_some()
+    });
+    found.unwrap()
 }
 
-fn child_of(parent: u32) -> u32 {
-    for _ in 0..200 {
-        if let Some(child) = children_of(parent).first() {
-            return *child;
-        }
-        sleep(Duration::from_millis(50));
+/// Whether the main thread of a process blocks a signal.
+fn blocks(process: u32, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+    u64::from_str_radix(blocked.trim(), 16).unwrap() & 1 << (signal as u32 - 1) != 0
+}
+
+fn signal(name: &str, process: u32) {
+    let words = [format!("-{name}"), process.to_string()];
+    assert!(Command::new("kill").args(words).status().unwrap().success());
+}
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within a minute: {what}");
+        sleep(Duration::from_millis(20));
     }
-    panic!("the tool started no program");
 }
 
 /// A zombie has ended, though nobody has asked for its status.
