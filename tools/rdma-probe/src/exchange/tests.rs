@@ -15,6 +15,11 @@ fn limits(ms: u64) -> Limits {
     Limits { connect: Duration::from_millis(ms), silence: Duration::from_millis(ms) }
 }
 
+/// Of what is to come: no machine is busy for so long.
+fn ample() -> Limits {
+    limits(20_000)
+}
+
 fn address(n: u32) -> Address {
     let (qpn, psn) = (Qpn::new(n).unwrap(), Psn::new(n * 2).unwrap());
     Address { lid: Lid(n as u16), qpn, psn, gid: Gid([n as u8; 16]), xrc: None }
@@ -25,29 +30,33 @@ fn one(addresses: Vec<Address>) -> Address {
     addresses[0]
 }
 
-/// Runs our client against a server made of `serve`.
+/// Runs our client against a server made of `serve`, which says something.
 fn client_against(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
+    client_within(ample(), serve)
+}
+
+fn client_within(limits: Limits, serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     let listener = TcpListener::bind((LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = thread::spawn(move || serve(listener.accept().unwrap().0));
     let stop = Stop::never().unwrap();
-    let answer = Conversation::connect("127.0.0.1", port, limits(200), &stop)?.client(Record::Plain, &[address(7)]);
+    let answer = Conversation::connect("127.0.0.1", port, limits, &stop)?.client(Record::Plain, &[address(7)]);
     server.join().unwrap();
     answer.map(|(remote, _)| one(remote))
 }
 
-/// Runs our server against a client made of `talk`; nobody else comes.
+/// Runs our server against a client made of `talk`, which comes to nothing; nobody else comes.
 fn server_against(talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
-    server_within(Duration::from_millis(200), talk)
+    server_within(Limits { connect: Duration::from_millis(500), silence: Duration::from_millis(200) }, talk)
 }
 
-fn server_within(silence: Duration, talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
+fn server_within(limits: Limits, talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     let listener = Listener::bind(Some(HERE), 0).unwrap();
     let stream = TcpStream::connect(listener.local()).unwrap();
     let client = thread::spawn(move || talk(stream));
     let stop = Stop::never().unwrap();
     let answer = listener
-        .client((1, Record::Plain), Limits { connect: Duration::from_millis(500), silence }, &stop, None)
+        .client((1, Record::Plain), limits, &stop, None)
         .map_err(trouble)
         .and_then(|(conversation, a)| conversation.server_answer(Record::Plain, &[address(9)]).map(|_| one(a)));
     client.join().unwrap();
@@ -87,7 +96,7 @@ fn client_follows_the_c_server() {
 
 #[test]
 fn server_follows_the_c_client() {
-    let remote = server_against(|mut s| {
+    let remote = server_within(ample(), |mut s| {
         s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
         assert_eq!(read_once(&mut s, Record::Plain.bytes()), Record::Plain.encode(&[address(9)]));
         s.write_all(DONE).unwrap();
@@ -97,7 +106,7 @@ fn server_follows_the_c_client() {
 
 #[test]
 fn a_record_may_come_in_pieces() {
-    let remote = server_against(|mut s| {
+    let remote = server_within(ample(), |mut s| {
         for piece in Record::Plain.encode(&[address(7)]).chunks(5) {
             s.write_all(piece).unwrap();
             thread::sleep(Duration::from_millis(2));
@@ -113,7 +122,8 @@ fn a_record_may_come_in_pieces() {
 #[test]
 fn garbage_is_told_before_52_bytes_of_it_came() {
     let begin = Instant::now();
-    let error = server_within(Duration::from_secs(60), |mut s| {
+    let limits = Limits { connect: Duration::from_millis(500), silence: Duration::from_secs(60) };
+    let error = server_within(limits, |mut s| {
         s.write_all(b"6.06\0\0\0\0\0\0\0\0\0\0\0\0").unwrap();
         until_closed(s);
     });
@@ -130,7 +140,7 @@ fn silence_ends_at_the_deadline() {
         until_closed(s);
     });
     assert!(matches!(error, Err(ExchangeError::Silent { got: 7, need: 52, .. })), "{error:?}");
-    let error = client_against(until_closed);
+    let error = client_within(limits(200), until_closed);
     assert!(matches!(error, Err(ExchangeError::Silent { got: 0, need: 52, .. })), "{error:?}");
 }
 
@@ -155,7 +165,7 @@ fn an_early_close_is_told_at_every_step() {
     assert!(matches!(error, Err(ExchangeError::Closed { got: 0, need: 52, .. })), "{error:?}");
     let error = server_against(|mut s| s.write_all(b"beef:00").unwrap());
     assert!(matches!(error, Err(ExchangeError::Closed { got: 7, need: 52, .. })), "{error:?}");
-    let error = server_against(|mut s| {
+    let error = server_within(ample(), |mut s| {
         s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
         read_once(&mut s, Record::Plain.bytes());
         s.write_all(b"don").unwrap();
@@ -169,7 +179,7 @@ fn an_early_close_is_told_at_every_step() {
 
 #[test]
 fn another_last_word_is_refused() {
-    let error = server_against(|mut s| {
+    let error = server_within(ample(), |mut s| {
         s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
         read_once(&mut s, Record::Plain.bytes());
         s.write_all(b"DONE\0").unwrap();
@@ -443,20 +453,20 @@ fn xrc_client_against(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<
     let port = listener.local_addr().unwrap().port();
     let server = thread::spawn(move || serve(listener.accept().unwrap().0));
     let stop = Stop::never().unwrap();
-    let conversation = Conversation::connect("127.0.0.1", port, limits(200), &stop)?;
+    let conversation = Conversation::connect("127.0.0.1", port, ample(), &stop)?;
     let answer = conversation.client(Record::Xrc, &[xrc_address(7)]);
     let parted = answer.and_then(|(remote, farewell)| farewell.unwrap().exchange(Role::Client).map(|()| one(remote)));
     server.join().unwrap();
     parted
 }
 
-/// Our server's whole part, as [`xrc_client_against`].
-fn xrc_server_against(talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
+/// Our server's whole part, as [`xrc_client_against`] does the client's.
+fn xrc_server_within(limits: Limits, talk: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
     let listener = Listener::bind(Some(HERE), 0).unwrap();
     let stream = TcpStream::connect(listener.local()).unwrap();
     let client = thread::spawn(move || talk(stream));
     let stop = Stop::never().unwrap();
-    let (conversation, remote) = listener.client((1, Record::Xrc), limits(200), &stop, None).map_err(trouble)?;
+    let (conversation, remote) = listener.client((1, Record::Xrc), limits, &stop, None).map_err(trouble)?;
     let farewell = conversation.server_answer(Record::Xrc, &[xrc_address(9)]);
     let parted = farewell.and_then(|farewell| farewell.unwrap().exchange(Role::Server));
     client.join().unwrap();
@@ -477,7 +487,7 @@ fn xrc_client_follows_the_c_server() {
 
 #[test]
 fn xrc_server_follows_the_c_client() {
-    let remote = xrc_server_against(|mut s| {
+    let remote = xrc_server_within(ample(), |mut s| {
         s.write_all(&Record::Xrc.encode(&[xrc_address(7)])).unwrap();
         assert_eq!(read_once(&mut s, 66), Record::Xrc.encode(&[xrc_address(9)]));
         s.write_all(END).unwrap();
@@ -488,8 +498,8 @@ fn xrc_server_follows_the_c_client() {
 
 #[test]
 fn a_farewell_that_is_none_is_told() {
-    let after_the_record = |rest: fn(TcpStream)| {
-        xrc_server_against(move |mut s| {
+    let after_the_record = |limits, rest: fn(TcpStream)| {
+        xrc_server_within(limits, move |mut s| {
             s.write_all(&Record::Xrc.encode(&[xrc_address(7)])).unwrap();
             read_once(&mut s, 66);
             rest(s);
@@ -501,13 +511,13 @@ fn a_farewell_that_is_none_is_told() {
             _ => panic!("it failed before the end"),
         }
     }
-    let error = after_the_record(until_closed);
+    let error = after_the_record(limits(200), until_closed);
     assert!(matches!(cause(&error), ExchangeError::Silent { got: 0, need: 4, .. }), "{error:?}");
     let failure = crate::failure::Failure::from(error.unwrap_err());
     assert!(failure.to_string().contains("--iters"), "{failure}");
-    let error = after_the_record(|mut s| s.write_all(b"EN").unwrap());
+    let error = after_the_record(ample(), |mut s| s.write_all(b"EN").unwrap());
     assert!(matches!(cause(&error), ExchangeError::Closed { got: 2, need: 4, .. }), "{error:?}");
-    let error = after_the_record(|mut s| {
+    let error = after_the_record(ample(), |mut s| {
         s.write_all(b"done").unwrap();
         until_closed(s);
     });
@@ -542,7 +552,7 @@ fn the_peers_farewell_is_noticed_before_it_is_taken() {
 /// Which of the two a peer speaks is told as soon as both differ.
 #[test]
 fn a_peer_with_the_other_record_is_told() {
-    let error = xrc_server_against(|mut s| {
+    let error = xrc_server_within(limits(200), |mut s| {
         s.write_all(&Record::Plain.encode(&[address(7)])).unwrap();
         until_closed(s);
     });

@@ -7,14 +7,15 @@
 #![allow(unsafe_code)]
 
 use crate::Test;
-use crate::support::{Device, Run};
+use crate::support::{Device, Ended, LIMIT, Run};
 use ironverbs::{
     AccessFlags, Context, Cq, Endpoint, Gid, GidIndex, Lid, Mtu, PreparedQp, Psn, QpBuilder, Qpn, Sge, WrFlags,
 };
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub const TESTS: &[Test] =
     &[("bad_peer::one_wrong_byte_is_found", one_wrong_byte), ("bad_peer::a_stale_message_is_found", stale_message)];
@@ -23,49 +24,61 @@ const SIZE: usize = 5000;
 
 /// The third answer has one wrong byte.
 fn one_wrong_byte(device: &Device) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port().to_string();
-    let name = device.name.clone();
-    let index = device.gid_index.parse().unwrap();
-    let server = thread::spawn(move || {
-        serve(&listener, &name, index, |round, message| {
-            if round == 2 {
-                message[4321] ^= 0x40;
-            }
-        })
+    let ended = ping(device, |round, message| {
+        if round == 2 {
+            message[4321] ^= 0x40;
+        }
     });
-    let ended = ping(device, &port).expect_failure(6, &["message 2", "offset 4321", "1 wrong byte"]);
+    let ended = ended.expect_failure(6, &["message 2", "offset 4321", "1 wrong byte"]);
     assert_eq!(ended.json()["result"]["check"]["messages"], 2);
-    server.join().unwrap();
 }
 
 /// The fifth answer is the fourth one again.
 fn stale_message(device: &Device) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port().to_string();
-    let name = device.name.clone();
-    let index = device.gid_index.parse().unwrap();
     let mut last = Vec::new();
-    let server = thread::spawn(move || {
-        serve(&listener, &name, index, move |round, message| {
-            if round == 4 {
-                message.copy_from_slice(&last);
-            }
-            last = message.to_vec();
-        })
+    let ended = ping(device, move |round, message| {
+        if round == 4 {
+            message.copy_from_slice(&last);
+        }
+        last = message.to_vec();
     });
-    ping(device, &port).expect_failure(6, &["message 4"]);
-    server.join().unwrap();
+    ended.expect_failure(6, &["message 4"]);
 }
 
-fn ping(device: &Device, port: &str) -> crate::support::Ended {
+/// A client of a server that lets `spoil` at each message before it goes back.
+fn ping(device: &Device, spoil: impl FnMut(usize, &mut [u8]) + Send + 'static) -> Ended {
     let size = SIZE.to_string();
-    Run::probe(["ping", "--json", "-c", "-n", "20", "-s", &size, "-d", &device.name, "-p", port, "127.0.0.1"])
+    let client = ["ping", "--json", "-c", "-n", "20", "-s", &size];
+    with_server(device, &client, |listener, name, index, client| serve(&listener, &name, index, &client, spoil))
+}
+
+/// Runs rdma-probe with these words against a server in this process. That is told when the client has ended: nobody holds the
+/// other end of its channel any more.
+pub fn with_server(
+    device: &Device,
+    client: &[&str],
+    serve: impl FnOnce(TcpListener, String, u8, Receiver<()>) + Send + 'static,
+) -> Ended {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let (name, index) = (device.name.clone(), device.gid_index.parse().unwrap());
+    let (running, ended) = channel();
+    let server = thread::spawn(move || serve(listener, name, index, ended));
+    let client = Run::probe([client, &["-d", &device.name, "-p", &port, "127.0.0.1"]].concat());
+    drop(running);
+    server.join().unwrap();
+    client
 }
 
 /// An echo server in the manner of ibv_rc_pingpong, which lets `spoil` at each message before it goes back. Ends when the
 /// client does.
-fn serve(listener: &TcpListener, device: &str, gid_index: u8, mut spoil: impl FnMut(usize, &mut [u8])) {
+fn serve(
+    listener: &TcpListener,
+    device: &str,
+    gid_index: u8,
+    client: &Receiver<()>,
+    mut spoil: impl FnMut(usize, &mut [u8]),
+) {
     let context = Context::open(device).unwrap();
     let pd = context.alloc_pd().unwrap();
     let mut cq = context.create_cq(16).unwrap();
@@ -79,7 +92,7 @@ fn serve(listener: &TcpListener, device: &str, gid_index: u8, mut spoil: impl Fn
 
     let mut qp = introduce(listener, qp);
     for round in 0.. {
-        if !completes(&mut cq) {
+        if !completes(&mut cq, client) {
             return;
         }
         let mut message = vec![0; SIZE];
@@ -90,20 +103,20 @@ fn serve(listener: &TcpListener, device: &str, gid_index: u8, mut spoil: impl Fn
         batch.recv(0, &[sge]).unwrap();
         // SAFETY: see the module.
         unsafe { batch.submit() }.unwrap();
-        if !send(&mut qp, sge) || !completes(&mut cq) {
+        if !send(&mut qp, sge) || !completes(&mut cq, client) {
             return;
         }
     }
 }
 
 /// A server that connects and never posts a receive. Ends when the client does.
-pub fn never_receive(listener: &TcpListener, device: &str, gid_index: u8) {
+pub fn never_receive(listener: &TcpListener, device: &str, gid_index: u8, client: &Receiver<()>) {
     let context = Context::open(device).unwrap();
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(16).unwrap();
     let qp = QpBuilder::rc(&pd, &cq, &cq).gid_index(GidIndex(gid_index)).build().unwrap();
     let qp = introduce(listener, qp);
-    thread::sleep(Duration::from_secs(4));
+    assert_eq!(client.recv_timeout(LIMIT), Err(RecvTimeoutError::Disconnected), "the client goes on");
     drop(qp);
 }
 
@@ -129,13 +142,14 @@ fn send(qp: &mut ironverbs::Qp, sge: Sge) -> bool {
     unsafe { batch.submit() }.is_ok()
 }
 
-/// Whether the next completion is a success, and comes at all.
-fn completes(cq: &mut Cq) -> bool {
+/// Whether the next completion is a success, and comes while the client is there.
+fn completes(cq: &mut Cq, client: &Receiver<()>) -> bool {
     let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(3) {
+    while client.try_recv() == Err(TryRecvError::Empty) {
         if let Some(wc) = cq.poll_one().unwrap() {
             return wc.outcome().is_ok();
         }
+        assert!(begin.elapsed() < LIMIT, "the client goes on, and sends nothing");
         thread::yield_now();
     }
     false

@@ -1,7 +1,7 @@
 //! `ping --cm`: ends that the kernel's connection manager brings together.
 
 use crate::Test;
-use crate::support::{Device, JsonFile, LIMIT, Run, fresh_port, same, skip};
+use crate::support::{Device, JsonFile, LIMIT, Run, at_once, fresh_port, same, skip};
 use ironverbs::rdma_cm::{ConnParams, Connector, Devices, EventType, Route};
 use ironverbs::{Any, PreparedQp};
 use nix::sys::signal::{Signal, kill};
@@ -117,29 +117,38 @@ fn over_ipv6(device: &Device) {
 fn client_first(device: &Device) {
     let (address, port) = (address(device), fresh_port());
     // It does so for a tenth of its time, which has to do for a server that starts on a busy host.
-    let mut client = Run::start_probe(["ping", "--cm", "--connect-timeout", "600", "-p", &port, &address]);
+    let mut client = Run::start_probe(["ping", "--cm", "--connect-timeout", "600", "-n", "10", "-p", &port, &address]);
     std::thread::sleep(Duration::from_secs(1));
     assert!(client.is_running());
-    let server = Run::probe(["ping", "--cm", "-p", &port]);
+    let server = Run::probe(["ping", "--cm", "-n", "10", "-p", &port]);
     server.expect(0);
     client.end().expect(0);
 }
 
-/// Somebody who has asked the server for a connection, and takes no further step by itself.
+/// Somebody who can ask the server for a connection, and takes no further step by itself.
 struct Asker {
     route: Route,
     prepared: PreparedQp<Any>,
 }
 
 impl Asker {
-    fn new(address: &str, port: &str) -> Self {
+    /// Ready to ask, also before there is a server: one that waits for a short time is asked at once.
+    fn ready(address: &str, port: &str) -> Self {
         let to = (address.parse::<IpAddr>().unwrap(), port.parse::<u16>().unwrap()).into();
         let route = Connector::to(to).resolve(LIMIT).unwrap();
         let context = Devices::new().context_of(route.id()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16).unwrap());
         let prepared = route.qp_builder(&pd, &cq, &cq).unwrap().build().unwrap();
-        route.id().connect(&ConnParams::new(prepared.qpn())).unwrap();
         Self { route, prepared }
+    }
+
+    fn new(address: &str, port: &str) -> Self {
+        Self::ready(address, port).asks()
+    }
+
+    fn asks(self) -> Self {
+        self.route.id().connect(&ConnParams::new(self.prepared.qpn())).unwrap();
+        self
     }
 
     /// Waits until the server has accepted.
@@ -153,7 +162,7 @@ impl Asker {
 /// They go before the answer or after it, or stay and say nothing. The server waits on, for one who connects, and then not for its time-out.
 fn come_to_nothing(device: &Device) {
     let (address, port) = (address(device), fresh_port());
-    let common = ["ping", "--cm", "-p", &port, "--timeout", "600", "--connect-timeout", "90"];
+    let common = ["ping", "--cm", "-n", "10", "-p", &port, "--timeout", "600", "--connect-timeout", "90"];
     let mut server = Run::start_probe(common);
     server.until_says("waiting for a client");
     drop(Asker::new(&address, &port).answered());
@@ -165,9 +174,10 @@ fn come_to_nothing(device: &Device) {
 
     // If none comes, what became of the last is told.
     let port = fresh_port();
+    let silent = Asker::ready(&address, &port);
     let mut server = Run::start_probe(["ping", "--cm", "-p", &port, "--timeout", "1", "--connect-timeout", "8"]);
     server.until_says("waiting for a client");
-    let silent = Asker::new(&address, &port).answered();
+    let silent = silent.asks().answered();
     server.end().expect_failure(5, &["no client came within 8s", "of the last one: rdma_accept", "within 1 s"]);
     drop(silent);
 }
@@ -190,9 +200,10 @@ fn repeated(device: &Device) {
 /// The handshake has a time of its own.
 fn last_moment(device: &Device) {
     let (address, port) = (address(device), fresh_port());
+    let asker = Asker::ready(&address, &port);
     let mut server = Run::start_probe(["ping", "--cm", "-p", &port, "--connect-timeout", "8", "--timeout", "60"]);
     server.until_says("waiting for a client");
-    let Asker { route, prepared } = Asker::new(&address, &port).answered();
+    let Asker { route, prepared } = asker.asks().answered();
     std::thread::sleep(Duration::from_secs(9));
     let qp = route.id().bring_up(prepared).unwrap();
     route.id().establish().unwrap();
@@ -206,10 +217,10 @@ fn nobody_listens(device: &Device) {
     let ended = ended.expect_failure(5, &["nobody listens there", "start the server", &format!("{address}:{port}")]);
     assert!(ended.took < Duration::from_secs(30), "{ended:#?}");
     // However the tries and the time fall together.
-    for limit in ["0.7", "1.5", "3"] {
+    at_once(["2.7", "3", "3.5"], |limit| {
         let ended = Run::probe(["ping", "--cm", "-n", "1", "--connect-timeout", limit, "-p", &port, &address]);
         ended.expect_failure(5, &["nobody listens there"]);
-    }
+    });
 }
 
 fn no_device(device: &Device) {
@@ -262,5 +273,5 @@ fn stopped(device: &Device) {
     server.until_says("waiting for a client");
     kill(Pid::from_raw(server.id()), Signal::SIGINT).unwrap();
     let ended = server.end().expect(130);
-    assert!(ended.took < Duration::from_secs(5), "{ended:#?}");
+    assert!(ended.took < Duration::from_secs(20), "{ended:#?}");
 }

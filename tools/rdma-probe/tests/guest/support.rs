@@ -202,6 +202,30 @@ impl Run {
         }
     }
 
+    /// Waits until it, a ping, has sent so many packets that it has had answers. The kernel's list shows its queue pairs while it runs,
+    /// and the number of the next packet of each.
+    pub fn until_under_way(&self) {
+        let numbers = || {
+            let shown = Self::start(Command::new("rdma").args(["resource", "show", "qp"])).end().expect(0);
+            let is_own = |line: &&str| line.contains(" state RTS ") && line.contains(&format!(" pid {} ", self.id()));
+            let number = |line: &str| line.split_once(" sq-psn ")?.1.split_whitespace().next()?.parse().ok();
+            shown.stdout.lines().filter(is_own).map(|line| number(line).expect(line)).collect::<Vec<u32>>()
+        };
+        let (begin, mut first) = (Instant::now(), vec![]);
+        loop {
+            let now = numbers();
+            if first.len() != now.len() {
+                first.clone_from(&now);
+            }
+            let sent = first.iter().zip(&now).map(|(first, now)| now.wrapping_sub(*first) & 0xff_ffff);
+            if sent.max().is_some_and(|most| most >= 100) {
+                return;
+            }
+            assert!(begin.elapsed() < LIMIT, "nothing is sent: {first:?}, {now:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

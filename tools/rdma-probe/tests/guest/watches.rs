@@ -113,7 +113,7 @@ fn removed(_: &Device) {
         run.until_says("ACTIVE");
         let begin = Instant::now();
         must(&format!("rdma link del {}", device.name));
-        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
         let ended = run.end().expect_failure(9, &["removed"]);
         if json {
             let lines = lines(&ended);
@@ -139,7 +139,7 @@ fn removed_under_a_ping(_: &Device) {
         run.until_says(if options.contains(&"--loopback") { "remote address" } else { "waiting for a client" });
         let begin = Instant::now();
         must(&format!("rdma link del {}", device.name));
-        assert!(begin.elapsed() < Duration::from_secs(10), "{options:?}: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(60), "{options:?}: {:?}", begin.elapsed());
         run.end().expect_failure(9, &["wrxe7 was removed while it was in use"]);
     }
 }
@@ -160,7 +160,7 @@ fn one_of_several_removed(device: &Device) {
 fn limits(device: &Device) {
     let name = device.name.as_str();
     let ended = Run::probe(["watch", name, "--timeout", "0.5"]).expect(0);
-    assert!(ended.took >= Duration::from_millis(500) && ended.took < Duration::from_secs(5), "{ended:#?}");
+    assert!(ended.took >= Duration::from_millis(500) && ended.took < Duration::from_secs(30), "{ended:#?}");
     let ended = Run::probe(["watch", name, "--timeout", "0.5", "--count", "3", "--json"]);
     let ended = ended.expect_failure(10, &["0 of 3 events"]);
     assert_eq!(lines(&ended).last().unwrap()["error"]["kind"], "timed_out");
@@ -180,7 +180,7 @@ fn no_reader(device: &Device) {
     let script = format!("{{ {probe} watch {name}; echo \"exit $?\" >&2; }} | head -1");
     let ended = Run::start(Command::new("sh").args(["-c", &script])).end();
     assert_eq!(ended.stderr.trim(), "exit 0", "{ended:#?}");
-    assert!(begin.elapsed() < Duration::from_secs(5));
+    assert!(begin.elapsed() < Duration::from_secs(60));
     Run::probe(["watch", name, "--json=/dev/full", "--timeout", "5"]).expect_failure(8, &["/dev/full"]);
     let script = format!("{probe} watch {name} --timeout 5 >/dev/full; echo \"exit $?\"");
     let ended = Run::start(Command::new("sh").args(["-c", &script])).end();
