@@ -64,7 +64,12 @@ struct Players {
 
 fn players(target: &Target) -> Players {
     let own = Target { peer: target.device.clone(), ..target.clone() };
-    let Pair { a, b } = Pair::new(&own, &Setup::default());
+    let Pair { mut a, mut b } = Pair::new(&own, &Setup::default());
+    // Before either begins: a message that finds no receive ends the connection, and it may take long to start a thread.
+    for side in [&mut a, &mut b] {
+        let entry = side.sge(0, 512);
+        (0..8).for_each(|id| side.recv(id, &[entry]));
+    }
     let readers = [&a, &b].map(|side| side.context.async_events());
     let moves = Arc::new(AtomicU64::new(0));
     let [first, second] = [(a, true), (b, false)].map(|(side, begins)| {
@@ -98,9 +103,6 @@ impl Players {
 /// Sends, waits for the answer, sends: until the device is gone.
 fn play(mut side: Side, begins: bool, moves: &AtomicU64) -> PollError {
     let entry = side.sge(0, 512);
-    for id in 0..8 {
-        side.recv(id, &[entry]);
-    }
     let mut turn = begins;
     loop {
         if std::mem::take(&mut turn) {
