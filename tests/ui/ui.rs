@@ -1,7 +1,7 @@
 //! What must not compile, and the compiler's words for it.
 //!
 //! The words change between compilers, so they are compared only with the one they were written by. After a change that is
-//! meant, `TRYBUILD=overwrite cargo test --test ui` writes them anew.
+//! meant, `TRYBUILD=overwrite cargo test --package ui` writes them anew.
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use std::process::{Command, ExitCode};
@@ -18,8 +18,8 @@ fn main() -> ExitCode {
             )));
         }
         let cases = trybuild::TestCases::new();
-        cases.pass("tests/ui/pass/*.rs");
-        cases.compile_fail("tests/ui/fail/*.rs");
+        cases.pass("pass/*.rs");
+        cases.compile_fail("fail/*.rs");
         Ok(Completion::Completed)
     });
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
