@@ -4,7 +4,12 @@ use nix::ifaddrs::getifaddrs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// The interface that packets from `from` to `to` would leave by. `None` if there is no way there, or nothing to tell by.
+/// For an error: a link may have any name, also one that would act on a terminal.
 pub fn between(from: Option<SocketAddr>, to: Option<SocketAddr>) -> Option<String> {
+    Some(named_between(from, to)?.escape_debug().to_string())
+}
+
+fn named_between(from: Option<SocketAddr>, to: Option<SocketAddr>) -> Option<String> {
     let own = from.filter(|from| !from.ip().is_unspecified());
     if let Some(SocketAddr::V6(own)) = own.or(to)
         && own.scope_id() != 0

@@ -342,14 +342,15 @@ impl Linux {
         if ports == 0 {
             let error = Error::kernel(Verb::QueryPkey, Errno::ENOENT);
             let root = self.sysfs.root().display();
-            let name = &device.name;
+            let name = device.shown_name();
             return Err(error.with_hint(format!("sysfs at {root} does not show {name}, and P_Keys are nowhere else")));
         }
+        let shown = device.shown_name();
         if number > ports {
-            return Err(Error::invalid(Verb::QueryPkey, "port", port, format!("{name} has ports 1 to {ports}")));
+            return Err(Error::invalid(Verb::QueryPkey, "port", port, format!("{shown} has ports 1 to {ports}")));
         }
         let len = self.sysfs.pkey_indexes(&name, number).len();
-        Err(Error::invalid(Verb::QueryPkey, "P_Key index", index, format!("port {port} of {name} has {len} P_Keys")))
+        Err(Error::invalid(Verb::QueryPkey, "P_Key index", index, format!("port {port} of {shown} has {len} P_Keys")))
     }
 
     /// What netlink tells of the device now.

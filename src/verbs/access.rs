@@ -2,6 +2,7 @@
 
 use super::device::ContextInner;
 use crate::uverbs::abi::verbs::{access, device_cap};
+use crate::uverbs::attr::DeviceAttr;
 use crate::uverbs::error::{Error, Lacking, Verb};
 use std::fmt;
 
@@ -99,26 +100,35 @@ impl AccessFlags {
     }
 
     fn every_device_offers(self) -> bool {
-        let rare = Self::FLUSH_GLOBAL | Self::FLUSH_PERSISTENT | Self::ON_DEMAND | Self::MW_BIND;
-        self.0 & rare.0 == 0
+        RARE.iter().all(|(flag, ..)| !self.contains(*flag))
     }
 
     /// What the device says that it cannot, and by which capability.
     fn not_offered(self, context: &ContextInner) -> impl Iterator<Item = (Self, &'static str)> {
         let attr = &context.attr;
-        let caps = attr.device_cap_flags_ex;
-        let needs = [
-            (Self::FLUSH_GLOBAL, caps & device_cap::FLUSH_GLOBAL != 0, "device_cap_flags_ex bit 38"),
-            (Self::FLUSH_PERSISTENT, caps & device_cap::FLUSH_PERSISTENT != 0, "device_cap_flags_ex bit 39"),
-            (Self::ON_DEMAND, attr.odp_caps.general & odp::SUPPORT != 0, "IBV_ODP_SUPPORT in odp_caps"),
-            (Self::MW_BIND, attr.max_mw > 0, "max_mw above zero"),
-        ];
-        let lacking = move |(flag, offered, capability): (Self, bool, &'static str)| {
-            (self.contains(flag) && !offered).then_some((flag, capability))
-        };
-        needs.into_iter().filter_map(lacking)
+        let lacking = RARE.iter().filter(move |(flag, offers, _)| self.contains(*flag) && !offers(attr));
+        lacking.map(|(flag, _, capability)| (*flag, *capability))
     }
 }
+
+/// Whether the device says that it can.
+type Offers = fn(&DeviceAttr) -> bool;
+
+/// The flags that not every device offers, and by which capability it would.
+const RARE: [(AccessFlags, Offers, &str); 4] = [
+    (
+        AccessFlags::FLUSH_GLOBAL,
+        |attr| attr.device_cap_flags_ex & device_cap::FLUSH_GLOBAL != 0,
+        "device_cap_flags_ex bit 38",
+    ),
+    (
+        AccessFlags::FLUSH_PERSISTENT,
+        |attr| attr.device_cap_flags_ex & device_cap::FLUSH_PERSISTENT != 0,
+        "device_cap_flags_ex bit 39",
+    ),
+    (AccessFlags::ON_DEMAND, |attr| attr.odp_caps.general & odp::SUPPORT != 0, "IBV_ODP_SUPPORT in odp_caps"),
+    (AccessFlags::MW_BIND, |attr| attr.max_mw > 0, "max_mw above zero"),
+];
 
 /// Bits of [`OdpCaps::general`](crate::OdpCaps) (`enum ib_odp_general_cap_bits`).
 pub(super) mod odp {

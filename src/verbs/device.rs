@@ -257,7 +257,7 @@ impl ContextInner {
         if port.get() > last {
             let limit = format!(
                 "{} has port{} 1{}",
-                self.info.name,
+                self.info.shown_name(),
                 if last == 1 { "" } else { "s" },
                 match last {
                     0 | 1 => String::new(),

@@ -157,7 +157,8 @@ impl<P: Provider> Completions<'_, P> {
 impl<P: Provider> Drop for Completions<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
-        // The one call of polling, and made last, so that no register is saved for it when all is well.
+        // Made last, so that no register is saved for the call when all is well. It is the only one of polling, but for one at the end of
+        // each batch where the provider is not known when compiled.
         if self.alarmed || !self.open.end() {
             self.shared.end_alarmed(self.open.queue());
         }

@@ -88,6 +88,21 @@ fn pkeys_one_by_one() {
 }
 
 #[test]
+fn a_name_is_told_without_what_acts_on_a_terminal() {
+    let (tree, name) = (Tree::new(), "mlx5\u{1b}[2J");
+    tree.mlx5(name).uverbs(0, name, 1);
+    let (linux, device) = (tree.linux(), tree.devices().remove(0));
+    let port = |n| PortNum::new(n).unwrap();
+    let too_high = linux.pkey(&device, port(3), 0).unwrap_err();
+    let none_there = linux.pkey(&device, port(1), 9).unwrap_err();
+    tree.remove("sys/class/infiniband");
+    let not_shown = linux.pkey(&device, port(1), 0).unwrap_err();
+    for text in [too_high, none_there, not_shown].map(|error| error.to_string()) {
+        assert!(text.contains(r"mlx5\u{1b}[2J") && !text.contains(char::is_control), "{text:?}");
+    }
+}
+
+#[test]
 fn a_device_that_is_not_there_any_more_has_no_details() {
     let tree = Tree::new();
     let details = tree.linux().details(&DeviceInfo::new("../../etc"));
