@@ -9,7 +9,7 @@ const BASE: u64 = 0x1_0000;
 const SIZE: usize = 0x10_0000;
 /// Places in it.
 pub const CQ_RING: u64 = BASE;
-const CQ_RECORD: u64 = BASE + 0x8000;
+pub const CQ_RECORD: u64 = BASE + 0x8000;
 const SQ_RING: u64 = BASE + 0x1_0000;
 const RQ_RING: u64 = BASE + 0x2_0000;
 pub const QP_RECORD: u64 = BASE + 0x8040;

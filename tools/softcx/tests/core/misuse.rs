@@ -162,6 +162,18 @@ fn an_arm_doorbell_without_its_record() {
     assert_eq!(misuses(&a), [Misuse::ArmRecord { record: 0, doorbell: 0x1000_0000 }]);
 }
 
+/// Who armed again before the doorbell was carried out has done nothing wrong; who rang before storing the record has.
+#[test]
+fn an_arm_doorbell_and_a_newer_record() {
+    for (record, rung, wrong) in [(5, 4, false), (4, 5, true), (0, 0xff_ffff, false), (0xff_ffff, 0, true)] {
+        let (a, _b) = pair(QpKind::Rc);
+        a.put(CQ_RECORD + 4, &u32::to_be_bytes(record));
+        a.device(|d| d.doorbell(7, 0x20, u64::from(rung) << 32 | u64::from(a.cqn)));
+        let expected = wrong.then_some(Misuse::ArmRecord { record, doorbell: rung });
+        assert_eq!(misuses(&a), Vec::from_iter(expected), "{record} {rung}");
+    }
+}
+
 #[test]
 fn reports_read_as_text() {
     let (mut a, b) = pair(QpKind::Rc);
