@@ -83,10 +83,9 @@ fn register(offset: u64, value: u32) -> Request {
     store(offset, value.swap_bytes().into(), 4)
 }
 
-#[test]
-fn an_access_is_answered_before_what_it_sets_off_is_told() {
+/// Memory with a command queue at 0x1000: CREATE_EQ for command events, whose pages are from 0x3000 on, then NOP; each on its own.
+fn commands() -> File {
     let file = memory();
-    // Entries of a command queue at 0x1000: CREATE_EQ for command events, then NOP; each on its own.
     let mut entry = [0_u8; 64];
     (entry[0], entry[7], entry[59], entry[63]) = (7, 16, 16, 1);
     let nop = |at: u64| {
@@ -106,7 +105,12 @@ fn an_access_is_answered_before_what_it_sets_off_is_told() {
     block[0x100..0x108].copy_from_slice(&0x3000_u64.to_be_bytes());
     file.write_at(&block, 0x2000).unwrap();
     nop(0x1040);
+    file
+}
 
+#[test]
+fn an_access_is_answered_before_what_it_sets_off_is_told() {
+    let file = commands();
     let table = 2 << 20;
     let (script, done) = Script::new(vec![
         Request::Memory(vec![region(&file)]),
@@ -221,6 +225,12 @@ impl Qemu {
         self.0.write_all(&[&header(command, body.len())[..], body].concat()).unwrap();
     }
 
+    /// Sends what is answered, and waits until it is.
+    fn access(&mut self, command: i32, body: &[u8]) {
+        self.send(command, body);
+        self.answer();
+    }
+
     fn answer(&mut self) -> u64 {
         let mut bytes = [0; 24];
         self.0.read_exact(&mut bytes).unwrap();
@@ -310,36 +320,61 @@ fn the_end_of_qemu_is_the_end() {
     server.serve().unwrap();
 }
 
-/// The whole program, with a guest that rings for a queue pair that there is not.
+/// The whole program, with a guest that does this and goes; its status, and what it said.
+fn program(options: &[&str], guest: impl FnOnce(&mut Qemu)) -> (Option<i32>, String) {
+    let (device, theirs) = UnixStream::pair().unwrap();
+    let (interrupts, _test_interface) = UnixStream::pair().unwrap();
+    let process = Command::new(env!("CARGO_BIN_EXE_softcx-pci"))
+        .args(["--device", "0", "--interrupts", "1"])
+        .args(options)
+        .stdin(OwnedFd::from(device))
+        .stdout(OwnedFd::from(interrupts))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut qemu = Qemu(theirs);
+    qemu.access(2, &config(0x10, BAR as u32, 4));
+    qemu.access(2, &config(0x04, 2, 2));
+    guest(&mut qemu);
+    drop(qemu);
+    let output = process.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// A doorbell of a queue pair that there is not.
+fn ring_for_nothing(qemu: &mut Qemu) {
+    qemu.access(4, &bar(BAR + 0x3800, 0x1234_5601_u64.swap_bytes(), 8));
+}
+
 #[test]
 fn misuse_gives_the_program_a_status_of_its_own() {
-    let end = |allowed: &[&str]| {
-        let (device, theirs) = UnixStream::pair().unwrap();
-        let (interrupts, _test_interface) = UnixStream::pair().unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_softcx-pci"))
-            .args(["--device", "0", "--interrupts", "1"])
-            .args(allowed)
-            .stdin(OwnedFd::from(device))
-            .stdout(OwnedFd::from(interrupts))
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut qemu = Qemu(theirs);
-        for (command, body) in [
-            (2, config(0x10, BAR as u32, 4)),
-            (2, config(0x04, 2, 2)),
-            (4, bar(BAR + 0x3800, 0x1234_5601_u64.swap_bytes(), 8)),
-        ] {
-            qemu.send(command, &body);
-            qemu.answer();
-        }
-        drop(qemu);
-        let output = process.wait_with_output().unwrap();
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
-    };
-    let (status, said) = end(&[]);
+    let (status, said) = program(&[], ring_for_nothing);
     assert_eq!(status, Some(4), "{said}");
     assert!(said.contains("misuse at 0.") && said.contains("doorbell 0x0000000012345601 names nothing"), "{said}");
-    let (status, said) = end(&["--allow-misuse", "names nothing of its page"]);
+    let (status, said) = program(&["--allow-misuse", "names nothing of its page"], ring_for_nothing);
     assert_eq!((status, said.contains("misuse")), (Some(0), false), "{said}");
+}
+
+#[test]
+fn what_is_left_behind_gives_the_program_a_status_of_its_own() {
+    let leave_a_queue = |qemu: &mut Qemu| {
+        let file = commands();
+        let (mut region, fds) = ([0_u64; 24], [file.as_raw_fd()]);
+        region[8] = BYTES;
+        let bytes: Vec<u8> = region.iter().flat_map(|n| n.to_ne_bytes()).collect();
+        let message = [&header(0, bytes.len())[..], &bytes].concat();
+        let control = [ControlMessage::ScmRights(&fds)];
+        sendmsg::<()>(qemu.0.as_raw_fd(), &[IoSlice::new(&message)], &control, MsgFlags::empty(), None).unwrap();
+        for (offset, value) in [(0x14, 0x1000_u32), (0x18, 1)] {
+            qemu.access(4, &bar(BAR + offset, value.swap_bytes().into(), 4));
+        }
+    };
+    let (status, said) = program(&[], leave_a_queue);
+    assert_eq!(status, Some(3), "{said}");
+    assert!(said.contains("mlx5_0: 1 event queues left"), "{said}");
+    let (status, said) = program(&[], |qemu| {
+        leave_a_queue(qemu);
+        ring_for_nothing(qemu);
+    });
+    assert_eq!(status, Some(5), "{said}");
 }

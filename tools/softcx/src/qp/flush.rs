@@ -5,7 +5,6 @@ use crate::bits::cqe::opcode;
 use crate::event::Event;
 use crate::shared::Shared;
 use crate::syndrome::Syndrome;
-use crate::tap::Entry;
 
 impl Qp {
     /// Flushes what is in the send ring, from the oldest WQE that is not done.
@@ -16,14 +15,7 @@ impl Qp {
         while let Some(send) = &self.send {
             let Ok(Some(image)) = send.fetch(shared) else { break };
             let at = image.index;
-            shared.show(Entry::Send {
-                qpn: self.qpn,
-                kind: self.spec.kind,
-                index: at,
-                blocks: send.blocks(),
-                copied: image.copied,
-                bytes: &image.bytes,
-            });
+            self.show_send(shared, send, &image);
             let (bbs, op) = (((image.bytes.len() / 16) as u16).div_ceil(4), image.bytes[3]);
             if let Some(send) = &mut self.send {
                 // Never past what was rung, whatever the WQE says of its length.

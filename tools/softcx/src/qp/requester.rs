@@ -1,5 +1,6 @@
 //! The sending side: WQEs become packets, answers become completions, silence becomes another try.
 
+use super::send_ring::SendRing;
 use super::{Qp, QpAttr, QpKind, QpState, psn};
 use crate::bits::cqe::{self, Cqe};
 use crate::bits::wqe::ctrl;
@@ -214,14 +215,7 @@ impl Qp {
         if decoded.as_ref().is_ok_and(|wqe| self.must_wait(wqe)) {
             return false;
         }
-        shared.show(Entry::Send {
-            qpn: self.qpn,
-            kind: self.spec.kind,
-            index: at,
-            blocks: send.blocks(),
-            copied: image.copied,
-            bytes: &image.bytes,
-        });
+        self.show_send(shared, send, &image);
         let wqe = match decoded {
             Ok(wqe) => wqe,
             Err(what) => {
@@ -279,6 +273,18 @@ impl Qp {
         let reads = self.requester.pending.iter().filter(|p| p.wqe.is_read()).count();
         let fenced = !matches!(wqe.fence, ctrl::FENCE_NONE | ctrl::FENCE_SMALL) && reads > 0;
         fenced || wqe.is_read() && reads > 0 && reads >= self.attr.max_rd_atomic as usize
+    }
+
+    /// Shows a WQE that is taken from the ring.
+    pub(super) fn show_send(&self, shared: &mut Shared, send: &SendRing, image: &WqeImage) {
+        shared.show(Entry::Send {
+            qpn: self.qpn,
+            kind: self.spec.kind,
+            index: image.index,
+            blocks: send.blocks(),
+            copied: image.copied,
+            bytes: &image.bytes,
+        });
     }
 
     /// What is wrong with a WQE before it is begun.
