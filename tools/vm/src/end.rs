@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use softcx_pci::Verdict;
@@ -21,16 +22,20 @@ impl Adapters {
     pub fn of(status: ExitStatus, log: Option<&Path>) -> Self {
         match status.code().and_then(Verdict::of_status) {
             Some(verdict) => Self::Ended(verdict),
-            None => {
-                let log = log.map_or("it kept no log: --device-log FILE makes it".to_owned(), |path| {
-                    format!("its log is {}", path.display())
-                });
-                Self::Died(format!(
-                    "the adapters' process, softcx, {}; what it said is above, and {log}",
-                    words(status)
-                ))
-            }
+            None => Self::died(&words(status), log),
         }
+    }
+
+    /// One that did not end though its guests had, and had to be killed.
+    pub fn stuck(limit: Duration, log: Option<&Path>) -> Self {
+        Self::died(&format!("went on for {} s after its guests, and was killed", limit.as_secs_f32()), log)
+    }
+
+    fn died(how: &str, log: Option<&Path>) -> Self {
+        let log = log.map_or("it kept no log: --device-log FILE makes it".to_owned(), |path| {
+            format!("its log is {}", path.display())
+        });
+        Self::Died(format!("the adapters' process, softcx, {how}; what it said is above, and {log}"))
     }
 }
 

@@ -60,12 +60,21 @@ pub fn run(mut guests: Vec<Guest>, adapters: Option<Adapters>, deadline: Instant
         let _ = guest.qemu.kill();
         let _ = guest.qemu.wait();
     }
-    let adapters = adapters.map_or(Ok(end::Adapters::Ended(Verdict::default())), Adapters::end)?;
-    Ok(Run { ended: result?, adapters })
+    let (adapters, interrupted) = match adapters {
+        Some(adapters) => adapters.end(&signals)?,
+        None => (end::Adapters::Ended(Verdict::default()), None),
+    };
+    let mut ended = result?;
+    if let Some(signal) = interrupted {
+        for guest in &mut ended {
+            guest.outcome = Outcome::Interrupted(signal);
+        }
+    }
+    Ok(Run { ended, adapters })
 }
 
 /// A descriptor that reads the signals which end this process, and no longer do so by themselves.
-fn stop_signals() -> nix::Result<SignalFd> {
+pub fn stop_signals() -> nix::Result<SignalFd> {
     let mut set = SigSet::empty();
     for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
         set.add(signal);

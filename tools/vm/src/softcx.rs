@@ -5,12 +5,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signalfd::SignalFd;
 
 use crate::args::Args;
 use crate::end;
 use crate::qemu::inherit;
+
+/// How long the process may take from the end of its guests to its own: it looks for what the driver left, and writes its files.
+const ENDING: Duration = Duration::from_secs(20);
 
 /// First argument of this program's own executable when it is that process.
 const PROCESS: &str = "softcx-pci";
@@ -84,11 +90,40 @@ impl Adapters {
         self.life.as_fd()
     }
 
-    /// Waits for the end of the process, which comes when QEMU is gone.
-    pub fn end(mut self) -> Result<end::Adapters> {
+    /// Waits for the end of the process, which comes when QEMU is gone, and says how it ended. One that does not end, or not before a
+    /// signal comes, is killed; the signal is returned.
+    pub fn end(self, signals: &SignalFd) -> Result<(end::Adapters, Option<u8>)> {
+        self.end_within(ENDING, signals)
+    }
+
+    fn end_within(mut self, limit: Duration, signals: &SignalFd) -> Result<(end::Adapters, Option<u8>)> {
         self.ends.clear();
+        let deadline = Instant::now() + limit;
+        let mut signal = None;
+        let ended = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut waits =
+                [PollFd::new(signals.as_fd(), PollFlags::POLLIN), PollFd::new(self.life.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut waits, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+                Ok(0) if left.is_zero() => break false,
+                Ok(_) | Err(nix::Error::EINTR) => {}
+                Err(error) => return Err(error).context("cannot wait for the adapters' process"),
+            }
+            if waits[1].any().unwrap_or(false) {
+                break true;
+            }
+            signal = signals.read_signal()?.map(|signal| signal.ssi_signo as u8);
+            if signal.is_some() {
+                break false;
+            }
+        };
+        if !ended {
+            // That fails only if it has ended after all.
+            let _ = self.process.kill();
+        }
         let status = self.process.wait().context("cannot wait for the adapters' process")?;
-        Ok(end::Adapters::of(status, self.log.as_deref()))
+        let log = self.log.as_deref();
+        Ok((if ended { end::Adapters::of(status, log) } else { end::Adapters::stuck(limit, log) }, signal))
     }
 }
 
@@ -106,5 +141,46 @@ impl Ends {
         words.extend(["-chardev".into(), format!("socket,id=interrupts,fd={}", interrupts.as_raw_fd()).into()]);
         words.extend(["-object", "qtest,id=qtest,chardev=interrupts,log=none"].map(OsString::from));
         Ok(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::stop_signals;
+    use nix::sys::signal::{Signal, raise};
+
+    /// Adapters whose process is that program.
+    fn adapters(program: &[&str]) -> Adapters {
+        let (life, of_process) = UnixStream::pair().unwrap();
+        inherit(of_process.as_fd()).unwrap();
+        let process = Command::new(program[0]).args(&program[1..]).spawn().unwrap();
+        Adapters { process, life, log: None, ends: vec![] }
+    }
+
+    #[test]
+    fn a_process_that_does_not_end_is_killed_and_said_to_be() {
+        let signals = stop_signals().unwrap();
+        let (end, signal) = adapters(&["sleep", "1000"]).end_within(Duration::from_millis(100), &signals).unwrap();
+        let end::Adapters::Died(words) = end else { panic!("{end:?}") };
+        assert!(words.contains("went on for 0.1 s after its guests, and was killed"), "{words}");
+        assert_eq!(signal, None);
+    }
+
+    #[test]
+    fn a_signal_ends_the_wait_for_a_process() {
+        let signals = stop_signals().unwrap();
+        raise(Signal::SIGTERM).unwrap();
+        let begin = Instant::now();
+        let (_, signal) = adapters(&["sleep", "1000"]).end(&signals).unwrap();
+        assert_eq!(signal, Some(Signal::SIGTERM as u8));
+        assert!(begin.elapsed() < ENDING / 2);
+    }
+
+    #[test]
+    fn a_process_that_ends_is_waited_for() {
+        let signals = stop_signals().unwrap();
+        let (end, signal) = adapters(&["sleep", "0.2"]).end(&signals).unwrap();
+        assert_eq!((end, signal), (end::Adapters::Ended(softcx_pci::Verdict::default()), None));
     }
 }
