@@ -14,7 +14,7 @@ impl Drop for Folder {
 }
 
 #[test]
-#[ignore = "builds everything anew; tools/test runs it: cargo test -p softcx --test newcomer -- --ignored"]
+#[ignore = "builds a program; tools/test runs it: cargo test -p softcx --test newcomer -- --ignored"]
 fn a_program_of_forty_lines_in_a_crate_of_its_own() {
     let softcx = Path::new(env!("CARGO_MANIFEST_DIR"));
     let workspace = softcx.ancestors().nth(2).unwrap();
@@ -35,8 +35,10 @@ fn a_program_of_forty_lines_in_a_crate_of_its_own() {
     fs::copy(workspace.join("Cargo.lock"), folder.0.join("Cargo.lock")).unwrap();
     let output = Command::new(env!("CARGO"))
         .current_dir(&folder.0)
+        // What it has in common with this workspace is built already.
         .args(["run", "--quiet", "--offline", "--target-dir"])
-        .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("newcomer"))
+        .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap())
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .output()
         .unwrap();
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
