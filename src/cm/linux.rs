@@ -10,6 +10,7 @@ use super::abi::ABI_VERSION;
 use super::error::{Error, Step};
 use super::sys::{CmFile, CmSys};
 use crate::uverbs::errno::Errno;
+use crate::uverbs::explain::of_any_verb;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -95,12 +96,13 @@ fn open_error(node: &Path, e: &std::io::Error) -> Error {
         Errno::EPERM => {
             Error::kernel(Step::Open, errno).with_hint(format!("the control group of this container forbids {node}"))
         }
-        Errno::EMFILE => Error::kernel(Step::Open, errno)
-            .with_hint(format!("{node}: each connection takes one file; raise what the process may open (ulimit -n)")),
-        Errno::ENFILE => Error::kernel(Step::Open, errno).with_hint(format!(
-            "{node}: each connection takes one file; raise what the host may open (sysctl fs.file-max)"
-        )),
-        _ => Error::kernel(Step::Open, errno).with_hint(node.to_string()),
+        _ => Error::kernel(Step::Open, errno).with_hint(match of_any_verb(errno) {
+            // One of those limits.
+            Some(limit) => {
+                format!("{node}: each connection takes one file, and one more while a task waits for it; {limit}")
+            }
+            None => node.to_string(),
+        }),
     }
 }
 
@@ -148,9 +150,12 @@ mod tests {
     #[test]
     fn says_whose_limit_there_is() {
         let text = |errno| open_error(Path::new("/dev/x"), &std::io::Error::from_raw_os_error(errno)).to_string();
-        let own = text(libc::EMFILE);
-        assert!(own.contains("each connection takes one") && own.contains("ulimit -n"), "{own}");
-        assert!(text(libc::ENFILE).contains("fs.file-max"));
+        let (own, host) = (text(libc::EMFILE), text(libc::ENFILE));
+        let soft = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap().0;
+        assert!(own.contains("each connection takes one file, and one more while a task waits"), "{own}");
+        assert!(own.contains(&format!("its limit is {soft} (RLIMIT_NOFILE")) && own.contains("ulimit -n"), "{own}");
+        assert!(host.contains("each connection takes one file") && host.contains("fs.file-max"), "{host}");
+        assert!(text(libc::EIO).ends_with(": /dev/x"));
     }
 
     #[test]
