@@ -58,6 +58,9 @@ pub fn timed_out(step: Step, waited: Duration, about: About) -> Error {
     Error::Timeout { step, waited, about: Box::new(about), hint }
 }
 
+/// Only on InfiniBand is anybody asked.
+const NO_ROUTE_IN_TIME: &str = "the time was too short, or, on InfiniBand, no subnet manager runs";
+
 /// The kernel tries for longer than most programs wait, more than a minute for a peer and its packets that are lost: so it is mostly the
 /// program's own time that ends.
 fn of_silence(step: Step, about: &About) -> Option<Cow<'static, str>> {
@@ -65,7 +68,7 @@ fn of_silence(step: Step, about: &About) -> Option<Cow<'static, str>> {
     let passes = "does UDP port 4791 pass both ways?";
     Some(match step {
         Step::ResolveAddr => format!("{to} has not answered yet (ip neigh shows who does)").into(),
-        Step::ResolveRoute => "is a subnet manager running?".into(),
+        Step::ResolveRoute => NO_ROUTE_IN_TIME.into(),
         Step::Connect => {
             format!("{to} has not answered yet: is the host up, does its program accept, and {passes}").into()
         }
@@ -154,7 +157,7 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
             let port = about.from.map_or(0, |from| from.port());
             Some(format!("port {port} is a privileged one: give the process CAP_NET_BIND_SERVICE").into())
         }
-        (Step::ResolveRoute, Errno::ETIMEDOUT) => Some("is a subnet manager running?".into()),
+        (Step::ResolveRoute, Errno::ETIMEDOUT) => Some(NO_ROUTE_IN_TIME.into()),
         _ => None,
     }
 }
@@ -334,6 +337,16 @@ mod tests {
             "{disconnect}"
         );
         assert!(disconnect.contains("Drop the connection"), "{disconnect}");
+    }
+
+    /// On RoCE no subnet manager is asked: there it is the time that was short.
+    #[test]
+    fn a_route_that_is_late_is_not_blamed_on_a_subnet_manager_alone() {
+        let late = timed_out(Step::ResolveRoute, Duration::from_millis(2), About::default()).to_string();
+        let refused = refused(Step::ResolveRoute, Errno::ETIMEDOUT, About::default()).to_string();
+        for text in [late, refused] {
+            assert!(text.ends_with(": the time was too short, or, on InfiniBand, no subnet manager runs"), "{text}");
+        }
     }
 
     #[test]
