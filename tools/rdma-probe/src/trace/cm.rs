@@ -68,6 +68,10 @@ unsafe impl CmFile for TracedFile {
         result
     }
 
+    fn let_wait(&self, wait: bool) -> Result<(), Errno> {
+        self.inner.let_wait(wait)
+    }
+
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
     }
@@ -132,7 +136,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
-    /// Answers a look for events with one, and everything else as if it were done; refuses BIND.
+    /// Answers a look for events with one, and everything else as if it were done; refuses BIND, and not to wait.
     struct Fake(UnixStream);
 
     // SAFETY: a response is written only where the command has room for it.
@@ -154,6 +158,10 @@ mod tests {
             }
         }
 
+        fn let_wait(&self, wait: bool) -> Result<(), Errno> {
+            if wait { Ok(()) } else { Err(Errno::EPERM) }
+        }
+
         fn as_fd(&self) -> BorrowedFd<'_> {
             self.0.as_fd()
         }
@@ -171,6 +179,8 @@ mod tests {
         let lines = Lines::open(&path).unwrap();
         let traced = TracedCm::new(Arc::new(Fake(UnixStream::pair().unwrap().0)), lines);
         let file = traced.open().unwrap();
+        // Else a wait without end would poll, where without the trace the kernel waits.
+        assert_eq!([file.let_wait(true), file.let_wait(false)], [Ok(()), Err(Errno::EPERM)]);
         let mut response = [0_u8; 336];
         let at = response.as_mut_ptr().expose_provenance() as u64;
         let command = |number: u32, has: u16, at: u64| {
