@@ -360,7 +360,7 @@ impl<P: Provider> Drop for RecvSide<P> {
     }
 }
 
-/// Both sides are gone: destroys the kernel's queue pair, then frees the queues.
+/// Both sides are gone: destroys the kernel's queue pair, then frees the queues, unless that was done when it was dropped whole.
 impl<P: Provider> Drop for QpShared<P> {
     fn drop(&mut self) {
         if self.control.handle.is_destroyed() || self.end() {
