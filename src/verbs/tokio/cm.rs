@@ -94,6 +94,19 @@ mod tests {
         EventResp { event: event.0, ..EventResp::default() }
     }
 
+    /// The descriptors of the process that lead to the model's file: each that a runtime watches is one of its own.
+    fn descriptors(channel: &EventChannel) -> usize {
+        use std::os::fd::AsRawFd;
+        let entry = |fd: &str| {
+            let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+            text.lines().find(|line| line.starts_with("eventfd-id:")).map(str::to_owned)
+        };
+        let own = entry(&channel.as_fd().as_raw_fd().to_string());
+        assert!(own.is_some(), "the kernel tells which eventfd it is");
+        let all = std::fs::read_dir("/proc/self/fd").unwrap();
+        all.filter(|fd| fd.as_ref().is_ok_and(|fd| entry(&fd.file_name().to_string_lossy()) == own)).count()
+    }
+
     #[test]
     fn a_channel_is_watched_once_for_all_its_waits() {
         let cm = FakeCm::default();
@@ -102,21 +115,27 @@ mod tests {
         assert!(AsyncEventChannel::new(channel.clone()).is_err(), "outside of a runtime");
         let runtime = ::tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let events = AsyncEventChannel::new(channel).unwrap();
+            let events = AsyncEventChannel::new(channel.clone()).unwrap();
             for kind in [EventType::ADDR_RESOLVED, EventType::ROUTE_RESOLVED, EventType::CONNECT_RESPONSE] {
                 // A wait that is given up loses nothing.
                 let mut given_up = pin!(events.next());
                 assert!(matches!(given_up.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
+                assert_eq!(descriptors(&channel), 2, "its own, and the one that is watched");
                 let other = cm.clone();
                 let later = ::tokio::spawn(async move {
                     ::tokio::task::yield_now().await;
                     other.tell(0, told(kind));
                 });
-                let event = ::tokio::time::timeout(Duration::from_secs(60), events.next()).await.unwrap().unwrap();
+                let mut next = pin!(::tokio::time::timeout(Duration::from_secs(60), events.next()));
+                assert!(matches!(next.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
+                assert_eq!(descriptors(&channel), 2, "also while two wait");
+                let event = next.await.unwrap().unwrap();
                 assert_eq!((event.id(), event.event_type()), (id.key(), kind));
                 later.await.unwrap();
             }
             assert_eq!(events.get_ref().drain(drop).unwrap(), 0);
+            drop(events);
+            assert_eq!(descriptors(&channel), 1);
         });
     }
 }
