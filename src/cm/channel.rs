@@ -1,17 +1,19 @@
 //! Event channels: where the events of ids are read.
 
 use super::abi::{DestroyId, EventResp};
+use super::bell::Bell;
 use super::command::send;
 use super::error::{Error, Step};
 use super::event::{Event, EventType};
 use super::id::{CmId, IdKey, IdShared, PortSpace};
 use super::linux::LinuxCm;
+use super::state::State;
 use super::sys::{CmFile, CmSys};
 use super::taking::Taking;
 use crate::mem::numbered::{Numbered, numbered};
 use crate::uverbs::errno::Errno;
 use crate::uverbs::error::Verb;
-use crate::uverbs::event::{Wait, wait_readable};
+use crate::uverbs::event::{Wait, wait_readable_of};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -54,6 +56,9 @@ struct Shared {
 /// A wait that found no event at first makes as many more expect none: where events come one by one, looking first would be one
 /// system call more for each, and where they come in crowds it is one less.
 const CALM: u8 = 8;
+
+/// How long a wait sleeps that nobody can wake.
+const SLICE: Duration = Duration::from_millis(20);
 
 /// Every id of the process, by its key: whichever channel reads an event finds its id, also when that has just moved to
 /// another one.
@@ -149,19 +154,72 @@ impl EventChannel {
         {
             return Ok(Some(event));
         }
+        self.poll_before(deadline, None, || false)
+    }
+
+    /// As [`next_before`](Self::next_before), for one of several who may wait for `id`: also ends, with `None`, when another has read an
+    /// event after which the id is `over`.
+    pub(crate) fn next_unless(
+        &self,
+        deadline: Option<Instant>,
+        id: &CmId,
+        over: fn(State) -> bool,
+    ) -> Result<Option<Event>, Error> {
+        // To look needs no bell.
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return self.try_next();
+        }
+        let Some(bell) = Bell::of_this_thread() else { return self.next_in_slices(deadline, id, over) };
+        let seat = id.seat();
+        seat.wake_by(&bell.waker());
+        self.poll_before(deadline, Some(&bell), || over(id.state()))
+    }
+
+    /// The same without a bell, where the process may open no more files: looks at the id now and then.
+    pub(super) fn next_in_slices(
+        &self,
+        deadline: Option<Instant>,
+        id: &CmId,
+        over: fn(State) -> bool,
+    ) -> Result<Option<Event>, Error> {
+        while !over(id.state()) {
+            let slice = Instant::now() + SLICE;
+            let event = self.next_before(Some(deadline.map_or(slice, |deadline| deadline.min(slice))))?;
+            if event.is_some() || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Ok(event);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Polls for the next event, until the deadline, or until it is `over`, of which the bell tells.
+    fn poll_before(
+        &self,
+        deadline: Option<Instant>,
+        bell: Option<&Bell>,
+        over: impl Fn() -> bool,
+    ) -> Result<Option<Event>, Error> {
         let mut look = !self.expects_none();
-        loop {
+        while !over() {
             if look {
                 if let Some(event) = self.try_next()? {
                     return Ok(Some(event));
                 }
                 self.shared.calm.store(CALM, Ordering::Relaxed);
             }
-            let waited = wait_readable(self.file.as_fd(), deadline, Verb::GetCmEvent);
+            let file = self.file.as_fd();
+            let waited = match bell {
+                Some(bell) => wait_readable_of([file, bell.as_fd()], deadline, Verb::GetCmEvent),
+                None => wait_readable_of([file], deadline, Verb::GetCmEvent),
+            };
             match waited.map_err(Error::verbs(Step::GetEvent))? {
                 Wait::Ready => {
                     if let Some(event) = self.try_next()? {
                         return Ok(Some(event));
+                    }
+                    // Before the state is looked at, so that who changes it then rings again.
+                    if let Some(bell) = bell {
+                        bell.silence();
                     }
                     look = false;
                 }
@@ -170,6 +228,7 @@ impl EventChannel {
                 Wait::TimedOut | Wait::Interrupted => return self.try_next(),
             }
         }
+        Ok(None)
     }
 
     /// Whether to wait without looking first. Only how fast it is hangs on that: an event that is there ends the wait at once.

@@ -15,19 +15,19 @@ use super::abi::EventResp;
 use super::error::Error;
 use super::sys::{CmFile, CmSys};
 use crate::uverbs::errno::Errno;
-use crate::uverbs::error::Verb;
-use crate::uverbs::event::wait_readable;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use zerocopy::IntoBytes;
 
 /// The model. Clones are the same one.
 #[derive(Clone, Default)]
 pub struct FakeCm {
     state: Arc<Mutex<State>>,
+    /// Of who waits in GET_EVENT: something was told.
+    told: Arc<Condvar>,
 }
 
 #[derive(Default)]
@@ -45,10 +45,13 @@ struct State {
     files_at_most: Option<usize>,
     tells_no_device: bool,
     never_waits: bool,
+    sleepers: usize,
 }
 
 struct Queue {
     events: VecDeque<EventResp>,
+    /// How many were told on this file. Those that an id brought are not.
+    told: u64,
     ready: Arc<EventFd>,
 }
 
@@ -82,7 +85,7 @@ impl CmSys for FakeCm {
         }
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let ready = Arc::new(EventFd::from_value_and_flags(0, flags).unwrap());
-        let queue = Queue { events: VecDeque::new(), ready: ready.clone() };
+        let queue = Queue { events: VecDeque::new(), told: 0, ready: ready.clone() };
         self.state().files.insert(ready.as_fd().as_raw_fd(), queue);
         Ok(Arc::new(FakeFile { cm: self.clone(), ready, waits: AtomicBool::new(false) }))
     }
@@ -151,7 +154,7 @@ impl FakeCm {
         let file = id.file;
         // The kernel keeps quiet of an id that has no uid.
         if event.uid != 0 {
-            state.push(file, event);
+            self.push(&mut state, file, event);
         }
     }
 
@@ -160,7 +163,7 @@ impl FakeCm {
         let mut state = self.state();
         let Id { file, uid, .. } = state.ids[&number];
         let new = state.new_id(file, 0);
-        state.push(file, EventResp { uid, id: new, event: 4, ..event });
+        self.push(&mut state, file, EventResp { uid, id: new, event: 4, ..event });
         new
     }
 
@@ -175,19 +178,42 @@ impl FakeCm {
     pub fn tell_raw(&self, event: EventResp) {
         let mut state = self.state();
         let file = *state.files.keys().next().unwrap();
-        state.push(file, event);
+        self.push(&mut state, file, event);
+    }
+
+    fn push(&self, state: &mut State, file: i32, event: EventResp) {
+        let queue = state.files.get_mut(&file).unwrap();
+        queue.events.push_back(event);
+        queue.told += 1;
+        queue.ready.write(1).unwrap();
+        self.told.notify_all();
+    }
+
+    /// Sleeps until an event is told on the file. Whether there is one is looked at before, and after each that is told, and not when
+    /// an id brings some (`wait_event_interruptible` and `ucma_migrate_id`).
+    fn wait_for_event<'a>(&self, mut state: MutexGuard<'a, State>, file: i32) -> MutexGuard<'a, State> {
+        while state.files[&file].events.is_empty() {
+            let before = state.files[&file].told;
+            state.sleepers += 1;
+            while state.files[&file].told == before {
+                state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.sleepers -= 1;
+        }
+        state
+    }
+
+    /// Waits until so many sleep in GET_EVENT.
+    pub fn until_sleeping(&self, sleepers: usize) {
+        while self.state().sleepers != sleepers {
+            std::thread::yield_now();
+        }
     }
 }
 
 impl State {
     fn has_too_many_files(&self) -> bool {
         self.files_at_most.is_some_and(|most| self.files.len() >= most)
-    }
-
-    fn push(&mut self, file: i32, event: EventResp) {
-        let queue = self.files.get_mut(&file).unwrap();
-        queue.events.push_back(event);
-        queue.ready.write(1).unwrap();
     }
 
     fn new_id(&mut self, file: i32, uid: u64) -> u32 {
@@ -362,9 +388,13 @@ impl State {
                 let (number, from) = (u32_at(8), u32_at(12) as i32);
                 let uid = self.id(number, from)?.uid;
                 self.ids.get_mut(&number).unwrap().file = file;
-                // Nobody is woken.
                 let events = self.take_events(from, |event| event.uid == uid);
-                self.files.get_mut(&file).unwrap().events.extend(events);
+                let queue = self.files.get_mut(&file).unwrap();
+                // Who polls from here on sees them. Who sleeps already is not woken, but that cannot be shown by an eventfd.
+                if !events.is_empty() {
+                    queue.ready.write(1).unwrap();
+                }
+                queue.events.extend(events);
                 (format!("migrate {number}"), vec![0; 4])
             }
             19 => {
@@ -435,10 +465,14 @@ unsafe impl CmFile for FakeFile {
     unsafe fn write(&self, command: &[u8]) -> Result<(), Errno> {
         let (header, body) = command.split_at(8);
         let cmd = u32::from_ne_bytes(header[..4].try_into().unwrap());
-        if cmd == 12 && self.waits.load(Ordering::Relaxed) {
-            wait_readable(self.as_fd(), None, Verb::GetCmEvent).unwrap();
-        }
+        let file = self.ready.as_fd().as_raw_fd();
         let mut state = self.cm.state();
+        // The flag is looked at where there is no event, and again after each sleep.
+        while cmd == 12 && state.files[&file].events.is_empty() && self.waits.load(Ordering::Relaxed) {
+            drop(self.cm.wait_for_event(state, file));
+            // Another may take it first.
+            state = self.cm.state();
+        }
         if state.locked_out {
             return Err(Errno::EACCES);
         }
@@ -453,7 +487,7 @@ unsafe impl CmFile for FakeFile {
         if let Some((_, errno)) = state.refuse_once.take_if(|(number, _)| *number == cmd) {
             return Err(errno);
         }
-        let (entry, answer) = state.run(self.ready.as_fd().as_raw_fd(), cmd, body, out)?;
+        let (entry, answer) = state.run(file, cmd, body, out)?;
         // Where the response's address is, by command.
         let response_at = if cmd == 0 { 8 } else { 0 };
         if !answer.is_empty() {

@@ -6,8 +6,10 @@ use super::channel::{EventChannel, next_key, register, unregister};
 use super::command::send;
 use super::data::{Message, SendData};
 use super::error::{About, Error, Step};
+use super::reason::Reason;
 use super::shared::Track;
 use super::state::State;
+use super::waiting::Seat;
 use crate::uverbs::errno::Errno;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -265,9 +267,19 @@ impl CmId {
     /// `cma_ib_acquire_dev` in `drivers/infiniband/core/cma.c`), but for the loopback's, where it takes any if it takes one at all.
     /// `None` until the kernel has told its [place](Self::place).
     pub(crate) fn gid_ip(&self) -> Option<IpAddr> {
+        let place = self.shared.track().place;
+        place.and_then(|place| place.ip).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+    }
+
+    /// What it is at, and if it is over, why: as the event told, whoever has read it.
+    pub(crate) fn state_and_end(&self) -> (State, Reason) {
         let track = self.shared.track();
-        track.place?;
-        track.from.map(|from| from.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+        (track.state, track.end)
+    }
+
+    /// For one who waits for its events, to be woken when it is over and another has read so.
+    pub(crate) fn seat(&self) -> Seat<'_> {
+        self.shared.waiting.seat()
     }
 
     pub(super) fn number(&self) -> u32 {

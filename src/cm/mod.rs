@@ -6,6 +6,7 @@
 
 pub mod abi;
 pub mod address;
+mod bell;
 pub mod channel;
 mod command;
 pub mod data;
@@ -24,6 +25,7 @@ mod shared;
 pub mod state;
 pub mod sys;
 mod taking;
+mod waiting;
 
 #[cfg(test)]
 pub(crate) mod fake;

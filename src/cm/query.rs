@@ -114,7 +114,8 @@ impl CmId {
                 }),
             }
         })?;
-        let place = addresses.port.zip(addresses.device).map(|(port, device)| Place { port, device });
+        let ip = addresses.local.map(|local| local.ip());
+        let place = addresses.port.zip(addresses.device).map(|(port, device)| Place { ip, port, device });
         self.learn(addresses.local, addresses.peer, place);
         Ok(addresses)
     }

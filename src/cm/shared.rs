@@ -8,11 +8,13 @@ use super::event::{Event, EventType};
 use super::explain;
 use super::id::IdKey;
 use super::params::PortSpace;
+use super::reason::Reason;
 use super::state::State;
+use super::waiting::Waiting;
 use crate::uverbs::device::DeviceIndex;
 use crate::uverbs::errno::Errno;
 use crate::uverbs::types::PortNum;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What an id is, and what is known of it.
@@ -25,6 +27,8 @@ pub struct IdShared {
     /// The channel it is on. Held for each command, so that the id does not move meanwhile.
     home: RwLock<EventChannel>,
     track: Mutex<Track>,
+    /// To be told when it is over.
+    pub waiting: Waiting,
 }
 
 /// What is known of an id.
@@ -32,6 +36,8 @@ pub struct IdShared {
 pub struct Track {
     pub state: State,
     pub last_event: Option<EventType>,
+    /// Why it is over, where an event has told.
+    pub end: Reason,
     /// As given, until the kernel is asked.
     pub from: Option<SocketAddr>,
     pub to: Option<SocketAddr>,
@@ -39,9 +45,11 @@ pub struct Track {
     pub place: Option<Place>,
 }
 
-/// The port that an id is on, and the device's index where the kernel tells it.
+/// Where the kernel has an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
+    /// Its own address there, if that is an IP address.
+    pub ip: Option<IpAddr>,
     pub port: PortNum,
     pub device: DeviceIndex,
 }
@@ -70,7 +78,8 @@ impl IdShared {
             space,
             alive: Mutex::new(true),
             home: RwLock::new(channel.clone()),
-            track: Mutex::new(Track { state, last_event: None, from: None, to: None, place: None }),
+            track: Mutex::new(Track { state, last_event: None, end: Reason::None, from: None, to: None, place: None }),
+            waiting: Waiting::default(),
         }
     }
 
@@ -104,11 +113,21 @@ impl IdShared {
         self.home.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of an event.
+    /// Takes note of an event, and wakes who waits if it was the last one.
     pub fn note(&self, event: &Event) {
         let mut track = self.track();
-        track.state = track.state.after_event(event.event_type());
+        let before = track.state;
+        let after = before.after_event(event.event_type());
+        track.state = after;
         track.last_event = Some(event.event_type());
+        if !after.is_over() || after == before {
+            return;
+        }
+        if !before.is_over() {
+            track.end = event.reason();
+        }
+        drop(track);
+        self.waiting.wake_all();
     }
 
     pub fn about(&self) -> About {

@@ -351,13 +351,78 @@ fn an_id_moves_with_its_events() {
     assert_eq!(cm.take_log(), ["migrate 0"], "it is there already");
     assert!(old.try_next().unwrap().is_none());
     let told = crate::uverbs::event::wait_readable(new.as_fd(), Some(Instant::now()), crate::Verb::GetCmEvent).unwrap();
-    assert_eq!(told, crate::uverbs::event::Wait::TimedOut, "who waits already is not woken");
+    assert_eq!(told, crate::uverbs::event::Wait::Ready, "who polls now finds it");
     assert_eq!(new.try_next().unwrap().unwrap().id(), id.key());
     drop(old);
     id.resolve_route(Duration::from_secs(1)).unwrap();
     drop(new);
     drop(id);
     assert_eq!(cm.take_log(), ["resolve_route 0", "destroy 0"]);
+}
+
+/// Who sleeps in the kernel is not woken by it, and does not keep it from others either; the next event that is told is his.
+#[test]
+fn what_an_id_brings_is_there_for_who_looks_though_another_waits() {
+    let (cm, old, id) = id();
+    let new = EventChannel::open_on(&cm).unwrap();
+    let resident = new.create_id(PortSpace::Tcp).unwrap();
+    let looks: [fn(&EventChannel) -> usize; 3] = [
+        |channel| channel.drain(drop).unwrap(),
+        |channel| channel.next(Duration::from_secs(60)).unwrap().into_iter().count(),
+        |channel| channel.next(Duration::ZERO).unwrap().into_iter().count(),
+    ];
+    for look in looks {
+        id.migrate(&old).unwrap();
+        cm.tell(0, event(EventType::ADDR_RESOLVED, 0));
+        let waiter = {
+            let new = new.clone();
+            std::thread::spawn(move || new.next(Duration::MAX).unwrap().unwrap().id())
+        };
+        cm.until_sleeping(1);
+        id.migrate(&new).unwrap();
+        assert_eq!(look(&new), 1);
+        assert_eq!(id.state(), State::AddrResolved);
+        cm.until_sleeping(1);
+        cm.tell(1, event(EventType::ADDR_CHANGE, 0));
+        assert_eq!(waiter.join().unwrap(), resident.key());
+    }
+}
+
+/// Where no file is left for a bell.
+#[test]
+fn a_wait_for_an_id_that_nobody_can_wake_ends_all_the_same() {
+    let (cm, channel, id) = id();
+    let soon = |time| Some(Instant::now() + Duration::from_millis(time));
+    assert!(channel.next_in_slices(soon(50), &id, State::is_over).unwrap().is_none(), "the deadline");
+    cm.tell(0, event(EventType::ADDR_CHANGE, 0));
+    let told = channel.next_in_slices(soon(60_000), &id, State::is_over).unwrap().unwrap();
+    assert_eq!(told.event_type(), EventType::ADDR_CHANGE);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| channel.next_in_slices(None, &id, State::is_over).unwrap());
+        std::thread::sleep(Duration::from_millis(5));
+        // As if another had read it on its way here.
+        let other = EventChannel::open_on(&cm).unwrap();
+        id.migrate(&other).unwrap();
+        cm.tell(0, event(EventType::DISCONNECTED, 0));
+        assert_eq!(other.drain(drop).unwrap(), 1);
+        assert!(waits.join().unwrap().is_none(), "it is over");
+    });
+}
+
+/// Of a queue pair on RoCE, the GID is where the kernel has the id, and not where the program would have had it.
+#[test]
+fn an_address_that_the_kernel_refuses_is_not_taken_for_the_ids_own() {
+    let (cm, _channel, id) = id();
+    assert_eq!(id.gid_ip(), None);
+    id.place().unwrap();
+    let own = Some("10.9.9.1".parse().unwrap());
+    assert_eq!(id.gid_ip(), own);
+    let other = "10.9.9.9:7".parse().unwrap();
+    cm.refuse(20, Errno::EADDRNOTAVAIL);
+    id.bind(other).unwrap_err();
+    cm.refuse(21, Errno::EADDRNOTAVAIL);
+    id.resolve_addr(Some(other), other, Duration::from_secs(1)).unwrap_err();
+    assert_eq!(id.gid_ip(), own);
 }
 
 /// Reject with none, one and the most; more never reaches the kernel.

@@ -130,18 +130,27 @@ pub fn read_async_events(fd: BorrowedFd<'_>, mut each: impl FnMut(AsyncEvent)) -
 
 /// Waits until `fd` can be read, at most until `deadline`. `verb` names the wait in errors.
 pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>, verb: Verb) -> Result<Wait, Error> {
+    wait_readable_of([fd], deadline, verb)
+}
+
+/// The same for one of several.
+pub fn wait_readable_of<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    deadline: Option<Instant>,
+    verb: Verb,
+) -> Result<Wait, Error> {
     let timeout = match deadline {
         None => PollTimeout::NONE,
         Some(deadline) => round_up(deadline.saturating_duration_since(Instant::now())),
     };
-    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     match poll(&mut fds, timeout) {
         Ok(0) => Ok(Wait::TimedOut),
-        Ok(_) => match fds[0].revents() {
-            Some(events) if events.contains(PollFlags::POLLIN) => Ok(Wait::Ready),
-            // The kernel reports an error once the file's context is gone.
-            _ => Err(Error::DeviceGone { verb }),
-        },
+        Ok(_) if fds.iter().any(|fd| fd.revents().is_some_and(|events| events.contains(PollFlags::POLLIN))) => {
+            Ok(Wait::Ready)
+        }
+        // The kernel reports an error once the file's context is gone.
+        Ok(_) => Err(Error::DeviceGone { verb }),
         Err(nix::errno::Errno::EINTR) => Ok(Wait::Interrupted),
         Err(errno) => Err(Error::kernel(verb, errno.into())),
     }

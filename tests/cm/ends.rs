@@ -18,6 +18,7 @@ tests! {
     a_request_that_is_dropped_turns_the_peer_away,
     an_end_before_the_beginning,
     a_side_that_is_dropped_ends_the_connection,
+    everybody_who_waits_is_told,
     a_full_backlog_makes_peers_wait,
 }
 
@@ -167,6 +168,34 @@ fn a_side_that_is_dropped_ends_the_connection(target: &Target) {
     let (client, server) = scene.pair(7517);
     drop(client);
     assert_eq!(server.connection.link().wait_end(WITHIN).unwrap(), Some(Reason::None));
+}
+
+/// Several threads that wait for an end or ask for it: one reads the event, and none of the others waits on, for the next event or for
+/// its time to be over.
+fn everybody_who_waits_is_told(target: &Target) {
+    let scene = scene(target);
+    for round in 0..10 {
+        let (client, server) = scene.pair(7519);
+        let [client, server] = [&client, &server].map(|end| end.connection.link());
+        std::thread::scope(|scope| {
+            let mut waits = vec![];
+            for link in [client, server] {
+                for time in [WITHIN, Duration::MAX] {
+                    waits.push(scope.spawn(move || link.wait_end(time).unwrap()));
+                }
+            }
+            // Before they wait, or when they do.
+            std::thread::sleep(Duration::from_millis(round));
+            waits.push(scope.spawn(|| client.disconnect(WITHIN).map(Some).unwrap()));
+            for wait in waits {
+                assert_eq!(wait.join().unwrap(), Some(Reason::None));
+            }
+        });
+        for link in [client, server] {
+            let told = format!("{:?}", link.id());
+            assert!(told.contains("EventType(DISCONNECTED)"), "somebody has waited for what comes later: {told}");
+        }
+    }
 }
 
 /// One may wait. Another gets no answer, and its kernel asks again.

@@ -97,10 +97,15 @@ fn ids_of_a_device_that_goes(target: &Target) {
 
         let deletion = own.delete();
         std::thread::scope(|scope| {
-            // Whoever waits is woken.
-            let waiting = scope.spawn(|| client.connection.link().wait_end(SOON));
-            let listening = scope.spawn(|| listener.request(SOON));
-            for error in [waiting.join().unwrap().unwrap_err(), listening.join().unwrap().unwrap_err()] {
+            // Whoever waits is woken, also where another has read the event.
+            let mut waits = vec![];
+            for time in [SOON, Duration::MAX, SOON, Duration::MAX] {
+                let (link, listener) = (client.connection.link(), &listener);
+                waits.push(scope.spawn(move || link.wait_end(time).map(drop)));
+                waits.push(scope.spawn(move || listener.request(time).map(drop)));
+            }
+            for wait in waits {
+                let error = wait.join().unwrap().unwrap_err();
                 assert!(matches!(error, Error::Unexpected { event: EventType::DEVICE_REMOVAL, .. }), "{error}");
             }
         });

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 tests! {
     both_sides_on_one_thread,
+    everybody_who_waits_is_told,
     an_event_loop_is_a_task,
     a_future_can_be_dropped_anywhere,
 }
@@ -65,6 +66,30 @@ fn both_sides_on_one_thread(target: &Target) {
         }
     });
     drop(listener);
+    nothing_is_left(target, &before);
+}
+
+/// Tasks and a thread that wait for the end of one connection, or ask for it.
+fn everybody_who_waits_is_told(target: &Target) {
+    let scene = scene(target);
+    let before = objects(target);
+    for _ in 0..10 {
+        let (client, server) = scene.pair(7594);
+        let [client, server] = [&client, &server].map(|end| end.connection.link());
+        std::thread::scope(|scope| {
+            let threads = [client, server].map(|link| scope.spawn(move || link.wait_end(Duration::MAX).unwrap()));
+            let (a, b, c, d, e) = on_one_thread(async {
+                tokio::join!(client.ended(), server.ended(), client.ended(), server.ended(), client.disconnect_async())
+            });
+            let tasks = [a, b, c, d, e].map(Result::unwrap);
+            assert_eq!(tasks, [Reason::None; 5]);
+            assert_eq!(threads.map(|thread| thread.join().unwrap()), [Some(Reason::None); 2]);
+        });
+        for link in [client, server] {
+            let told = format!("{:?}", link.id());
+            assert!(told.contains("EventType(DISCONNECTED)"), "somebody has waited for what comes later: {told}");
+        }
+    }
     nothing_is_left(target, &before);
 }
 

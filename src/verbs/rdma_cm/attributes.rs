@@ -64,7 +64,7 @@ impl CmId {
     /// The id's port, if `device` is the one that it is on. A queue pair of another device would be connected without an error,
     /// to a peer that answers some other queue pair.
     pub(super) fn port_on(&self, device: &DeviceInfo) -> Result<PortNum, Error> {
-        let Some(Place { port, device: wanted }) = self.place()? else {
+        let Some(Place { port, device: wanted, .. }) = self.place()? else {
             let limit = "bind it to an address of a device, or resolve it, first; kernels before Linux 5.7 tell none";
             return Err(Error::invalid(Step::PrepareQp, "the id's device", "none", limit));
         };

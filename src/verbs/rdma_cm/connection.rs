@@ -84,6 +84,8 @@ impl<P: Provider> Connection<P> {
 
 /// The connection manager's side of a connection: it tells when the peer ends it.
 ///
+/// Several threads and tasks may wait for the end, or ask for it, at once: each is told as soon as one of them has read of it.
+///
 /// ```no_run
 /// # fn f(link: &ironverbs::rdma_cm::Link) -> Result<(), ironverbs::rdma_cm::Error> {
 /// while link.wait_end(std::time::Duration::from_secs(1))?.is_none() {
@@ -154,12 +156,11 @@ impl Link {
 
     async fn end_by(&self, waiter: &impl Waiter) -> Result<Option<Reason>, Error> {
         loop {
-            match self.id.state() {
-                State::DeviceRemoved => return Err(removed(Step::Disconnect, self.id.about())),
-                state if state.is_over() => return Ok(Some(Reason::None)),
-                _ => {}
+            if let Some(reason) = self.end()? {
+                return Ok(Some(reason));
             }
-            let Some(event) = waiter.next(&self.channel).await? else { return Ok(None) };
+            let event = waiter.next_unless(&self.channel, &self.id, State::is_over).await?;
+            let Some(event) = event else { return self.end() };
             match event.event_type() {
                 EventType::DISCONNECTED => return Ok(Some(self.confirm(&event))),
                 // A peer that went before it heard this side's last word turns the connection down.
@@ -173,6 +174,14 @@ impl Link {
         }
     }
 
+    /// How it has ended, if somebody has read so.
+    fn end(&self) -> Result<Option<Reason>, Error> {
+        match self.id.state_and_end() {
+            (State::DeviceRemoved, _) => Err(removed(Step::Disconnect, self.id.about())),
+            (state, reason) => Ok(state.is_over().then_some(reason)),
+        }
+    }
+
     /// Answers the peer's end. It does not matter whether that still finds it.
     fn confirm(&self, event: &Event) -> Reason {
         let _ = self.id.disconnect();
@@ -180,7 +189,8 @@ impl Link {
     }
 }
 
-/// Readable when there may be news of the connection's end: then [`wait_end`](Link::wait_end) with a time-out of zero tells.
+/// Readable when there may be news of the connection's end: then [`wait_end`](Link::wait_end) with a time-out of zero tells. What
+/// another thread or task has read meanwhile is told so, too, but the descriptor is not readable any more.
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()

@@ -91,7 +91,8 @@ impl Listener {
 
     /// The next peer that asks; `None` if none came within `timeout`. Blocks. Where the process may open no more files, that is an
     /// error, and the peer waits on. When the device that it listens on goes, that is an error each time
-    /// ([`Error::Unexpected`], `DEVICE_REMOVAL`): drop the listener.
+    /// ([`Error::Unexpected`], `DEVICE_REMOVAL`), of everybody who waits: drop the listener. Several threads and tasks may wait; each peer
+    /// goes to one of them.
     #[doc(alias = "rdma_get_request")]
     pub fn request(&self, timeout: Duration) -> Result<Option<Request>, Error> {
         Blocking::run(self.request_by(&Blocking::within(timeout)))
@@ -111,18 +112,24 @@ impl Listener {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn request_by(&self, waiter: &impl Waiter) -> Result<Option<Request>, Error> {
-        // The event that told so is read, and no other will come.
-        if self.id.state() == State::DeviceRemoved {
+    /// An error once its device has gone: the event that told so is read, by whomever, and no other will come.
+    fn check_device(&self) -> Result<(), Error> {
+        if is_without_device(self.id.state()) {
             return Err(removed(Step::GetRequest, self.id.about()));
         }
+        Ok(())
+    }
+
+    async fn request_by(&self, waiter: &impl Waiter) -> Result<Option<Request>, Error> {
+        self.check_device()?;
         // A channel of its own, so that whoever waits for its events takes nobody else's.
         let spare = self.spare().take();
         let channel = spare.map_or_else(|| EventChannel::open_on(&*self.sys), Ok)?;
         loop {
-            let Some(mut event) = waiter.next(&self.channel).await? else {
+            let event = waiter.next_unless(&self.channel, &self.id, is_without_device).await?;
+            let Some(mut event) = event else {
                 *self.spare() = Some(channel);
-                return Ok(None);
+                return self.check_device().map(|()| None);
             };
             if let Some(id) = event.take_request() {
                 match id.migrate(&channel).and_then(|()| id.addresses()) {
@@ -140,6 +147,10 @@ impl Listener {
             }
         }
     }
+}
+
+fn is_without_device(state: State) -> bool {
+    state == State::DeviceRemoved
 }
 
 /// Whether the kernel has no such id any more, or none that is good for anything.

@@ -8,6 +8,9 @@ mod handshake;
 mod listener;
 mod wait;
 
+#[cfg(test)]
+mod tests;
+
 pub use connection::{Connection, Link};
 pub use connector::{Connector, Route};
 pub use devices::Devices;

@@ -18,6 +18,14 @@ pub(super) trait Waiter {
     /// The next event, or `None` when the time is over.
     fn next(&self, channel: &EventChannel) -> impl Future<Output = Result<Option<Event>, Error>>;
 
+    /// The same for one of several who may wait for `id`: `None` also when another has read an event after which it is `over`.
+    fn next_unless(
+        &self,
+        channel: &EventChannel,
+        id: &CmId,
+        over: fn(State) -> bool,
+    ) -> impl Future<Output = Result<Option<Event>, Error>>;
+
     /// How long it waits at most, for an error to tell.
     fn limit(&self) -> Duration;
 }
@@ -45,6 +53,15 @@ impl Blocking {
 impl Waiter for Blocking {
     async fn next(&self, channel: &EventChannel) -> Result<Option<Event>, Error> {
         channel.next_before(self.deadline)
+    }
+
+    async fn next_unless(
+        &self,
+        channel: &EventChannel,
+        id: &CmId,
+        over: fn(State) -> bool,
+    ) -> Result<Option<Event>, Error> {
+        channel.next_unless(self.deadline, id, over)
     }
 
     fn limit(&self) -> Duration {
@@ -76,6 +93,24 @@ impl Waiter for Async {
         };
         debug_assert!(watched.get_ref().is(channel), "a future waits for one channel");
         watched.next().await.map(Some)
+    }
+
+    async fn next_unless(
+        &self,
+        channel: &EventChannel,
+        id: &CmId,
+        over: fn(State) -> bool,
+    ) -> Result<Option<Event>, Error> {
+        let seat = id.seat();
+        let mut next = pin!(self.next(channel));
+        std::future::poll_fn(|task| {
+            seat.wake_by(task.waker());
+            if over(id.state()) {
+                return Poll::Ready(Ok(None));
+            }
+            next.as_mut().poll(task)
+        })
+        .await
     }
 
     fn limit(&self) -> Duration {
