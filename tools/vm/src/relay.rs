@@ -132,7 +132,7 @@ fn carry(
             }
         }
         for guest in all.iter_mut().filter(|_| unplugged) {
-            guest.stop(Outcome::Unplugged)?;
+            guest.unplug()?;
         }
         if let Some(signal) = interrupted {
             for guest in &mut all {
@@ -228,6 +228,14 @@ impl<'a> Carried<'a> {
             }
             self.outcome = Some(outcome);
             self.qemu.kill()?;
+        }
+        Ok(())
+    }
+
+    /// Ends it if it goes on without its adapters. Where QEMU has ended, too, its report has an end, which tells more.
+    fn unplug(&mut self) -> io::Result<()> {
+        if self.outcome.is_none() && own_end(self.qemu)?.is_none() {
+            self.stop(Outcome::Unplugged)?;
         }
         Ok(())
     }
@@ -386,6 +394,8 @@ fn read_available(mut from: &UnixStream, to: &mut Vec<u8>, limit: usize) -> io::
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -430,5 +440,39 @@ mod tests {
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, "server: two\nserver: \nserver: three\n");
+    }
+
+    /// A guest whose QEMU is `program`, and which has reported `report` and ended.
+    fn ended_guest(program: &mut Command, report: &str) -> Guest {
+        let [out, err, console] = [(); 3].map(|()| UnixStream::pair().unwrap().0);
+        let (mut reports, from) = UnixStream::pair().unwrap();
+        reports.write_all(report.as_bytes()).unwrap();
+        from.set_nonblocking(true).unwrap();
+        Guest { qemu: program.spawn().unwrap(), out, err, report: from, console, seat: Seat::Alone }
+    }
+
+    #[test]
+    fn a_report_that_is_read_after_the_adapters_end_counts() {
+        let reason = "the kernel said so\n".repeat(1000);
+        let after = |program: &mut Command, report: &str| {
+            let mut guest = ended_guest(program, report);
+            let mut carried = Carried::new(&mut guest).unwrap();
+            carried.carry(false).unwrap();
+            while carried.outcome.is_none() {
+                carried.unplug().unwrap();
+                carried.carry(false).unwrap();
+            }
+            let (outcome, how) = (carried.outcome.take().unwrap(), carried.qemu_end);
+            // It may have ended already.
+            let _ = guest.qemu.kill();
+            guest.qemu.wait().unwrap();
+            (outcome, how.and_then(|how| how.code()))
+        };
+        let failed = after(&mut Command::new("true"), &format!("begin\nfail\n{reason}"));
+        assert_eq!(failed, (Outcome::Failed(reason.trim_end().to_owned()), None));
+        let ended = after(Command::new("sh").args(["-c", "exit 3"]), &format!("begin\n{reason}"));
+        assert_eq!(ended, (Outcome::Vanished, Some(3)));
+        let goes_on = after(Command::new("sleep").arg("1000"), &format!("begin\n{reason}"));
+        assert_eq!(goes_on, (Outcome::Unplugged, None));
     }
 }
