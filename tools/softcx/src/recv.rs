@@ -129,7 +129,7 @@ impl RecvQueue {
             (0..ahead).try_for_each(|_| self.fetch(shared, number, asker))
         });
         if let Err(BusError { address }) = fetched {
-            shared.report(number, None, Misuse::RingMemory { address });
+            shared.report(number, None, Misuse::RingMemory { address, event: false });
         }
     }
 

@@ -71,7 +71,7 @@ impl Device {
                 }
                 misuse
             }
-            Err(BusError { address }) => Some(Misuse::RingMemory { address }),
+            Err(BusError { address }) => Some(Misuse::RingMemory { address, event: false }),
         };
         if let Some(misuse) = misuse {
             self.shared.report(cqn, None, misuse);

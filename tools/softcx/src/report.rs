@@ -85,12 +85,14 @@ pub enum Misuse {
     },
     /// The WQE after a UMR has no fence.
     UmrNotFenced,
-    /// A BlueFlame copy differs from the WQE in the ring.
+    /// A BlueFlame copy differs from the WQE in the ring, or is of one that a doorbell was for already.
     BlueFlameImage,
     /// A ring or doorbell record cannot be reached.
     RingMemory {
         /// The address.
         address: u64,
+        /// An event says that the queue pair or CQ is in error. Otherwise nothing but this tells.
+        event: bool,
     },
 }
 
@@ -103,7 +105,11 @@ impl Misuse {
     /// assert!(!Misuse::UmrNotFenced.is_told());
     /// ```
     pub fn is_told(&self) -> bool {
-        matches!(self, Self::LocalAccess(_) | Self::RemoteAccess(_) | Self::Refused(_) | Self::CqOverrun)
+        match self {
+            Self::LocalAccess(_) | Self::RemoteAccess(_) | Self::Refused(_) | Self::BadWqe(_) | Self::CqOverrun => true,
+            Self::RingMemory { event, .. } => *event,
+            _ => false,
+        }
     }
 }
 
@@ -140,8 +146,10 @@ impl fmt::Display for Misuse {
             Self::CqOverrun => f.write_str("completion queue overrun"),
             Self::UnknownDoorbell { value } => write!(f, "doorbell {value:#018x} names nothing of its page"),
             Self::UmrNotFenced => f.write_str("the WQE after a UMR carries no small fence"),
-            Self::BlueFlameImage => f.write_str("the BlueFlame copy differs from the WQE in the ring"),
-            Self::RingMemory { address } => write!(f, "ring or doorbell record at {address:#x} cannot be reached"),
+            Self::BlueFlameImage => {
+                f.write_str("the BlueFlame copy differs from the WQE in the ring, or is of an earlier one")
+            }
+            Self::RingMemory { address, .. } => write!(f, "ring or doorbell record at {address:#x} cannot be reached"),
         }
     }
 }

@@ -131,7 +131,7 @@ impl Shared {
             }
             Ok(Posted::Lost) => false,
             Err(BusError { address }) => {
-                self.report(cqn, None, Misuse::RingMemory { address });
+                self.report(cqn, None, Misuse::RingMemory { address, event: true });
                 if self.cqs.get_mut(&cqn).is_some_and(Cq::break_down) {
                     self.events.push_back(Event::CqError { cqn });
                 }

@@ -261,10 +261,12 @@ impl Qp {
         }
     }
 
-    /// A BlueFlame copy, which is whole, takes the place of its WQE in the ring. It must be the same.
+    /// A BlueFlame copy, which is whole, and whose doorbell rang, takes the place of its WQE in the ring. It must be the same.
     pub(crate) fn take_copy(&mut self, shared: &mut Shared, copy: &[u8]) {
-        if let Some(differs) = self.send.as_mut().and_then(|send| send.take_copy(shared, copy)) {
-            self.report(shared, Some(&differs), Misuse::BlueFlameImage);
+        if self.state != QpState::Reset
+            && let Some(wrong) = self.send.as_mut().and_then(|send| send.take_copy(shared, copy))
+        {
+            self.report(shared, Some(&wrong), Misuse::BlueFlameImage);
         }
     }
 

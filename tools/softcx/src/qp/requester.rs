@@ -205,7 +205,7 @@ impl Qp {
             Ok(Some(image)) => image,
             Ok(None) => return false,
             Err(BusError { address }) => {
-                self.report(shared, None, Misuse::RingMemory { address });
+                self.report(shared, None, Misuse::RingMemory { address, event: true });
                 self.fail(shared, Some(Event::QpFatal { qpn: self.qpn }));
                 return false;
             }

@@ -47,13 +47,15 @@ pub(crate) struct SendRing {
     pub rung: u16,
     /// Counter of the first BB whose WQE is not done.
     done: u16,
+    /// Counters at which the WQEs of the last two doorbells end, the last one's second.
+    named: [u16; 2],
     /// What came with the last doorbell: a WQE's counter, and its bytes.
     copy: Option<(u16, Vec<u8>)>,
 }
 
 impl SendRing {
     pub fn new(spec: SendSpec) -> Self {
-        Self { spec, next: 0, rung: 0, done: 0, copy: None }
+        Self { spec, next: 0, rung: 0, done: 0, named: [0; 2], copy: None }
     }
 
     /// Blocks that it has.
@@ -65,7 +67,9 @@ impl SendRing {
     pub fn ring(&mut self, shared: &mut Shared, qpn: u32, doorbell: Option<u64>) {
         let record = match shared.memory.load_be32(self.spec.record.wrapping_add(RECORD_SEND)) {
             Ok(record) => record as u16,
-            Err(BusError { address }) => return shared.report(qpn, None, Misuse::RingMemory { address }),
+            Err(BusError { address }) => {
+                return shared.report(qpn, None, Misuse::RingMemory { address, event: false });
+            }
         };
         let ahead = record.wrapping_sub(self.done);
         if u32::from(ahead) > 1 << self.spec.log2_bbs {
@@ -81,6 +85,7 @@ impl SendRing {
             let index = (be32(&bytes, ctrl::OPMOD_INDEX_OPCODE) >> 8) as u16;
             let bbs = ((be32(&bytes, ctrl::QPN_DS) & 0x3f) as u16).div_ceil(4);
             let end = index.wrapping_add(bbs);
+            self.named = [self.named[1], end];
             if (record.wrapping_sub(end) as i16) < 0 {
                 shared.report(qpn, None, Misuse::DoorbellBeforeRecord { record, doorbell: end });
             }
@@ -107,17 +112,22 @@ impl SendRing {
         Ok(Some(WqeImage { index: self.next, bytes, copied: false }))
     }
 
-    /// A BlueFlame copy takes the place of its WQE in the ring, until the next doorbell. Returns it if the two differ.
+    /// A BlueFlame copy takes the place of its WQE in the ring, until the next doorbell. The last doorbell was its first 8 bytes.
+    /// Returns it if the two differ, or if a doorbell before was for that WQE or a later one.
     pub fn take_copy(&mut self, shared: &Shared, copy: &[u8]) -> Option<WqeImage> {
         let index = (be32(copy, ctrl::OPMOD_INDEX_OPCODE) >> 8) as u16;
         self.copy = Some((index, copy.to_vec()));
+        let [before, end] = self.named;
+        // Where the record does not have it, the doorbell was reported.
+        let is_there = (self.rung.wrapping_sub(end) as i16) >= 0;
+        let is_stale = is_there && !(1..=self.rung.wrapping_sub(before)).contains(&end.wrapping_sub(before));
         // One that was taken from the ring before its copy came is past comparing.
         let waits = index.wrapping_sub(self.next) < self.rung.wrapping_sub(self.next);
         let units = (be32(copy, ctrl::QPN_DS) & 0x3f) as usize;
         let copy = &copy[..(units * DS_BYTES).clamp(DS_BYTES, copy.len())];
         let is_like = |wqe: Vec<u8>| wqe == copy || probes(&wqe, copy);
         let differs = waits && !self.read(shared, index, copy.len()).is_ok_and(is_like);
-        differs.then(|| WqeImage { index, bytes: copy.to_vec(), copied: true })
+        (differs || is_stale).then(|| WqeImage { index, bytes: copy.to_vec(), copied: true })
     }
 
     fn read(&self, shared: &Shared, from: u16, len: usize) -> Result<Vec<u8>, BusError> {

@@ -164,6 +164,11 @@ impl Side {
         for i in 0..1 << LOG2_CQ {
             self.memory.write(ring + i * self.entry_bytes + self.entry_bytes - 1, &[0xf0]).unwrap();
         }
+        self.make_cq_at(ring, record, compress)
+    }
+
+    /// One on a ring that nobody has prepared, and that may be nowhere.
+    pub fn make_cq_at(&self, ring: u64, record: u64, compress: Option<MiniFormat>) -> u32 {
         let len = self.entry_bytes << LOG2_CQ;
         let entry_bytes = self.entry_bytes;
         let spec = CqSpec {

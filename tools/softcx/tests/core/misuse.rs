@@ -120,6 +120,85 @@ fn a_copy_that_differs_from_its_wqe() {
     a.clean();
 }
 
+/// A copy that a provider forgot to make anew, whether its WQE is done by then or not.
+#[test]
+fn a_copy_of_the_wqe_before() {
+    for is_done in [true, false] {
+        let (mut a, _b) = pair(QpKind::Rc);
+        let post = |a: &mut Side, count: u32| {
+            let wqe = [a.ctrl(0, 1, 0x08, 0), vec![0; 48]].concat();
+            a.write_wqe(&wqe);
+            a.memory.store_be32(QP_RECORD + 4, count).unwrap();
+            wqe
+        };
+        let copied = |a: &Side, wqe: &[u8]| {
+            a.device(|d| d.blue_flame(UAR, 0x800, wqe));
+            a.fabric.take_reports()
+        };
+        let first = post(&mut a, 1);
+        assert_eq!(copied(&a, &first), []);
+        if is_done {
+            a.settle();
+        }
+        post(&mut a, 2);
+        let reports = copied(&a, &first);
+        assert!(matches!(&reports[..], [report] if report.misuse == Misuse::BlueFlameImage), "{reports:?}");
+        assert!(reports[0].wqe.as_ref().is_some_and(|wqe| wqe.copied && wqe.index == 0), "{reports:?}");
+        let third = post(&mut a, 3);
+        assert_eq!(copied(&a, &third), []);
+        a.settle();
+        assert_eq!(a.poll_all().iter().map(Completion::wqe_counter).collect::<Vec<_>>(), [0, 1, 2]);
+
+        // Nor is it wrong if its WQE was taken from the ring before, for the record told of it when another queue pair rang.
+        let other = a.make_qp(Plan::of(QpKind::Rc));
+        let fourth = post(&mut a, 4);
+        a.device(|d| d.doorbell(UAR, 0x800, u64::from(other << 8 | 1)));
+        a.settle();
+        assert_eq!(a.poll().unwrap().wqe_counter(), 3);
+        assert_eq!(copied(&a, &fourth), []);
+        // Of a queue pair in reset, nothing is.
+        a.modify(|_| {}, Some(QpState::Reset));
+        assert_eq!(copied(&a, &fourth), []);
+    }
+}
+
+/// Whoever hears of it by a completion or an event needs no report.
+#[test]
+fn what_a_program_hears_of_by_itself() {
+    /// Below the memory.
+    const NOWHERE: u64 = 0x100;
+    let (mut a, _b) = pair(QpKind::Rc);
+    a.send(0x7f, 0, &[]);
+    a.settle();
+    let seen = misuses(&a);
+    assert!(matches!(&seen[..], [Misuse::BadWqe(_)]) && seen[0].is_told(), "{seen:?}");
+    assert_eq!(a.poll().unwrap().syndrome(), 0x02);
+
+    type Spoil = fn(&Side, &mut QpSpec);
+    let rings: [(Spoil, bool); 4] = [
+        (|_, spec| spec.send.as_mut().unwrap().ring = Buffer::contiguous(NOWHERE, 64 << LOG2_SQ), true),
+        (|a, spec| spec.send_cq = a.make_cq_at(NOWHERE, CQ_RECORD, None), true),
+        (|_, spec| spec.send.as_mut().unwrap().record = NOWHERE, false),
+        (|_, spec| spec.recv.as_mut().unwrap().record = NOWHERE, false),
+    ];
+    for (n, (spoil, is_told)) in rings.into_iter().enumerate() {
+        let (mut a, b) = pair(QpKind::Rc);
+        let mut spec = a.spec(Plan::of(QpKind::Rc));
+        spoil(&a, &mut spec);
+        a.qpn = a.device(|d| {
+            d.destroy_qp(a.qpn).unwrap();
+            d.create_qp(spec).unwrap()
+        });
+        a.connect(&b, QpKind::Rc);
+        a.send(0, 0, &[]);
+        a.settle();
+        let seen = misuses(&a);
+        assert!(!seen.is_empty() && seen.iter().all(|m| matches!(m, Misuse::RingMemory { .. })), "{n}: {seen:?}");
+        assert!(seen.iter().all(|misuse| misuse.is_told() == is_told), "{n}: {seen:?}");
+        assert_eq!(a.events().contains(&Event::QpFatal { qpn: a.qpn }), is_told, "{n}");
+    }
+}
+
 #[test]
 fn a_receive_buffer_is_poison_until_its_completion() {
     let (mut a, mut b) = pair(QpKind::Rc);
