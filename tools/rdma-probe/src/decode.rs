@@ -162,8 +162,8 @@ pub fn decode(args: &Decode, output: &mut Output) -> (Option<DecodeReport>, Resu
     let Told { records, count, damaged, written, .. } = told;
     let report = (count > 0).then_some(DecodeReport { records });
     let found = result.and_then(|()| match (count, damaged) {
-        (0, _) => Err(Failure::new(FailureKind::Usage, "there are no hexadecimal digits in the input")
-            .hint("give the lines of a dump as an argument, in a file, or on standard input")),
+        (0, _) => Err(Failure::new(FailureKind::Usage, "there is no dump of a WQE or CQE in the input")
+            .hint("give its lines, hexadecimal, as an argument, in a file, or on standard input; a kernel log without one tells of no failure")),
         (_, 0) => Ok(()),
         (count, n) => Err(Failure::new(FailureKind::Data, format!("{n} of {count} entries are damaged or cut off"))
             .hint("each says what is wrong with it; --wqe, --recv-wqe, --srq-wqe, --cqe and --qp say what it is")),

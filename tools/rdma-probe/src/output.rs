@@ -99,6 +99,9 @@ impl Output {
 
     /// The trace that is written meanwhile: that it could not be is a failure, too.
     pub fn trace(&mut self, lines: Lines) {
+        if self.simulated {
+            lines.put(MARK.trim_end());
+        }
         self.trace = Some(lines);
     }
 

@@ -33,7 +33,7 @@ pub fn ping(
 ) -> Result<(), Failure> {
     if machine.is_simulated() {
         let text = "--cm goes through the kernel's connection manager, which knows no device of --sim";
-        return Err(Failure::new(Kind::Usage, text));
+        return Err(Failure::new(Kind::Usage, text).hint("leave out --cm, or --sim"));
     }
     let listener = match args.host {
         Some(_) => None,

@@ -593,6 +593,7 @@ fn every_entry_of_a_ping_is_traced_with_its_time() {
         std::fs::remove_file(&path).unwrap();
         let times: Vec<f64> = trace.lines().map(|l| l.split_whitespace().next().unwrap().parse().unwrap()).collect();
         assert!(times.is_sorted(), "{trace}");
+        assert!(trace.lines().next().unwrap().contains(" simulated: a software ConnectX"), "{trace}");
         let count = |what: &str| trace.lines().filter(|line| line.contains(what)).count();
         assert_eq!((count("send WQE: SEND,"), count("CQE: received SEND,")), (64, 64), "{transport}");
         assert!(count("receive WQE") >= 64 && count("CQE: send done: SEND,") >= 4, "{transport}: {trace}");

@@ -15,11 +15,11 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Disturbance {
-    /// Chance that a packet is lost.
+    /// Chance that a packet is lost, from 0 to 1.
     pub loss: f64,
-    /// Chance that a packet arrives twice.
+    /// Chance that a packet arrives twice, from 0 to 1.
     pub duplication: f64,
-    /// Chance that a packet is held back by up to `jitter`, so that later ones overtake it.
+    /// Chance, from 0 to 1, that a packet is held back by up to `jitter`, so that later ones overtake it.
     pub reordering: f64,
     /// How long every packet is on its way.
     pub delay: Duration,
