@@ -59,6 +59,8 @@ pub struct Device {
     pub(crate) uars: BTreeMap<u32, Box<dyn UarPage>>,
     /// Registers, by page and offset, whose BlueFlame copy was not whole when it was last looked at.
     pub(crate) torn: BTreeSet<(u32, usize)>,
+    /// It is a thread of the fabric's own that looks at the registers, while the driver writes them.
+    pub(crate) looks_beside: bool,
     pub(crate) multicast: BTreeSet<(Gid, u32)>,
     /// Queues of a driver's that it ended not long ago, with their pages: see [`forget`](Self::forget).
     ended: VecDeque<(u32, u32)>,
@@ -101,6 +103,7 @@ impl Device {
             xrcds: BTreeSet::new(),
             uars: BTreeMap::new(),
             torn: BTreeSet::new(),
+            looks_beside: false,
             multicast: BTreeSet::new(),
             ended: VecDeque::new(),
             well_known: [None; 2],

@@ -98,6 +98,8 @@ struct World {
     listeners: Vec<Listener>,
     /// Called with the time of each step while they return true.
     clocks: Vec<Clock>,
+    /// Threads that the fabric runs on.
+    engines: usize,
 }
 
 impl Fabric {
@@ -114,6 +116,7 @@ impl Fabric {
             now: Duration::ZERO,
             listeners: vec![],
             clocks: vec![],
+            engines: 0,
         };
         Self(Arc::new(Inner { number, world: Mutex::new(world), waiting: AtomicUsize::new(0) }))
     }
@@ -313,6 +316,7 @@ impl Fabric {
     }
 
     fn run(&self, stop: &AtomicBool) {
+        self.world().engines += 1;
         let mut last = Instant::now();
         let mut idle = 0_u32;
         // Relaxed: the flag carries nothing but itself.
@@ -342,6 +346,7 @@ impl Fabric {
                 _ => self.rest(now, Duration::from_micros(500)),
             }
         }
+        self.world().engines -= 1;
     }
 }
 
@@ -408,6 +413,7 @@ impl World {
         progress |= self.cross_bridges();
         for device in &mut self.devices {
             let up: Vec<bool> = device.ports().iter().map(|p| p.active).collect();
+            device.looks_beside = self.engines > 0;
             for packet in device.work(self.now) {
                 // A port that is down sends nothing; all ports of a device are of one subnet here.
                 if up.iter().any(|up| *up) {

@@ -85,7 +85,8 @@ pub enum Misuse {
     },
     /// The WQE after a UMR has no fence.
     UmrNotFenced,
-    /// A BlueFlame copy differs from the WQE in the ring, or is of one that a doorbell was for already.
+    /// A BlueFlame copy differs from the WQE in the ring, or is of one that a doorbell was for already. In a process of its own
+    /// memory this is told only where the program steps the fabric: a [thread](crate::Fabric::spawn) may see half a copy.
     BlueFlameImage,
     /// A ring or doorbell record cannot be reached.
     RingMemory {
