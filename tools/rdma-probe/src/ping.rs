@@ -18,7 +18,7 @@ use crate::srq::SrqHalf;
 use crate::stats::Rate;
 use crate::stop::Stop;
 use crate::wait::{Deadline, wait};
-use crate::wire::Address;
+use crate::wire::{Address, Record};
 use crate::xsrq::XsrqHalf;
 use ironverbs::{AddressFamily, DeviceInfo, GidChoice, GidIndex, GidWant, Rc, Uc, Ud};
 use nix::poll::PollFlags;
@@ -127,6 +127,9 @@ impl Run<'_> {
         let local = padded::<H>(half.addresses());
         let end = half.connect(place, &remote)?;
         let farewell = conversation.server_answer(H::RECORD, &local)?;
+        if H::RECORD == Record::Xrc {
+            std::thread::sleep(CLIENT_CONNECTS);
+        }
         measure_and_part(end, place, output, report, (Role::Server, farewell))
     }
 
@@ -148,6 +151,10 @@ fn padded<H: Half>(mut addresses: Vec<Address>) -> Vec<Address> {
     addresses.resize(H::RECORDS, Address::default());
     addresses
 }
+
+/// What an XRC client gets to connect in, before its server sends: nothing tells the server that it has, and a message before that is
+/// repeated only after the time-out of an acknowledgement, seconds later.
+const CLIENT_CONNECTS: Duration = Duration::from_millis(50);
 
 /// How long a server of a shared receive queue still acknowledges messages. A client has one under way for each queue pair,
 /// and `ibv_srq_pingpong` fails on those that nobody takes, if it finds out before it has seen its last answer.
