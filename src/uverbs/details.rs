@@ -339,13 +339,12 @@ impl Linux {
             return Ok(pkey);
         }
         let ports = self.sysfs.port_count(&name);
+        let shown = device.shown_name();
         if ports == 0 {
             let error = Error::kernel(Verb::QueryPkey, Errno::ENOENT);
             let root = self.sysfs.root().display();
-            let name = device.shown_name();
-            return Err(error.with_hint(format!("sysfs at {root} does not show {name}, and P_Keys are nowhere else")));
+            return Err(error.with_hint(format!("sysfs at {root} does not show {shown}, and P_Keys are nowhere else")));
         }
-        let shown = device.shown_name();
         if number > ports {
             return Err(Error::invalid(Verb::QueryPkey, "port", port, format!("{shown} has ports 1 to {ports}")));
         }
