@@ -280,15 +280,25 @@ fn completions_are_written_as_the_vectors_have_them() {
     for (i, (what, syndrome)) in syndromes.iter().enumerate() {
         check(&format!("failed send: {what}"), &failure(REQ_ERR, 3, 0x0a, 0x80 + i as u8, *syndrome));
     }
-    let unknown = all_but_known(&vectors("cqe.txt")["failed send: not known: general error"]);
-    check("failed send: not known: general error", &failure(REQ_ERR, 3, 0x0a, 0x8d, unknown));
-    let vectors = vectors("cqe.txt");
-    for (name, bytes) in vectors.iter().filter(|(name, _)| name.starts_with("failed receive: ")) {
-        let what = name.strip_prefix("failed receive: ").unwrap();
-        let syndrome = syndromes.iter().find(|(known, _)| *known == what).unwrap().1;
-        let counter = u16::from_be_bytes([bytes[60], bytes[61]]);
-        check(name, &failure(RESP_ERR, counter, 0, if what == "flushed" { 0xf9 } else { 0x33 }, syndrome));
+    let named: Vec<u8> = syndromes.iter().map(|(_, syndrome)| *syndrome).collect();
+    assert_eq!(
+        named,
+        Syndrome::ALL.iter().map(|syndrome| syndrome.0).collect::<Vec<_>>(),
+        "a syndrome without vectors"
+    );
+    for (what, syndrome) in syndromes {
+        let vendor = match what {
+            "flushed" => 0xf9,
+            "remote aborted" => 0x93,
+            _ => 0x33,
+        };
+        check(&format!("failed receive: {what}"), &failure(RESP_ERR, 3, 0, vendor, syndrome));
     }
+    let vectors = vectors("cqe.txt");
+    let unknown = |name: &str| all_but_known(&vectors[name]);
+    let (send, receive) = ("failed send: not known: general error", "failed receive: not known: general error");
+    check(send, &failure(REQ_ERR, 3, 0x0a, 0x8d, unknown(send)));
+    check(receive, &failure(RESP_ERR, 3, 0, 0x33, unknown(receive)));
     let mut end = Cqe::new(cqe::opcode::RESIZE, 0, 0, 0);
     end.put(cqe::TIMESTAMP, &TIME.to_be_bytes());
     check("the end of a ring that was resized", &end);
