@@ -53,6 +53,8 @@ pub use wqe::Av;
 pub type CqMailbox = mailbox::Mailbox<cq_memory::CqRing>;
 
 #[cfg(all(test, not(loom)))]
+mod counters;
+#[cfg(all(test, not(loom)))]
 mod fake;
 #[cfg(all(test, not(loom)))]
 mod testing;

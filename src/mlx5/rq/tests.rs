@@ -130,7 +130,7 @@ fn segments_then_barrier_then_record() {
 fn counters_wrap() {
     for start in [0xffff_u32, 0xff_ffff, 0x7fff_ffff, 0xffff_ffff] {
         let mut queue = receives(4, 5);
-        (queue.rq.pushed, queue.rq.told, queue.rq.done) = (start - 1, start - 1, start - 1);
+        queue.rq.start_at(start - 1);
         queue.rq.shared = Arc::new(RqShared::at(4, start - 1));
         for step in 0..8_u32 {
             let index = (start - 1).wrapping_add(step);

@@ -113,6 +113,25 @@ impl Control<'_> {
         self.0.shared.tap = None;
     }
 
+    /// Lets a queue pair and its completion queues go on as if so many blocks, receives and completions had been before, so that their
+    /// counters soon wrap. For queues that nothing went through yet; the driver's rings and doorbell records have to be as they
+    /// would be by then.
+    pub fn age(&mut self, qpn: u32, count: u32) -> Result<(), Refusal> {
+        let Device { qps, shared, .. } = &mut *self.0;
+        let qp = qps.get_mut(&qpn).ok_or(Refusal::NoObject)?;
+        // Those of work queues have 16 bits.
+        if let Some(send) = &mut qp.send {
+            send.age(count as u16);
+        }
+        if let Some(recv) = &mut qp.recv {
+            recv.age(count as u16);
+        }
+        for cqn in [qp.spec.send_cq, qp.spec.recv_cq] {
+            shared.cqs.get_mut(&cqn).ok_or(Refusal::NoObject)?.age(count);
+        }
+        Ok(())
+    }
+
     /// Fault: the next send WQE of the queue pair fails with `syndrome`.
     pub fn fail_next_send(&mut self, qpn: u32, syndrome: Syndrome) -> Result<(), Refusal> {
         self.0.qps.get_mut(&qpn).ok_or(Refusal::NoObject)?.inject_send = Some(syndrome);

@@ -112,6 +112,11 @@ impl RecvQueue {
         Self { spec, fetched: 0, next: 0, ready: VecDeque::new() }
     }
 
+    /// As if so many WQEs of a ring had been fetched.
+    pub fn age(&mut self, fetched: u16) {
+        self.fetched = fetched;
+    }
+
     /// WQEs that are ready.
     pub fn ready(&self) -> usize {
         self.ready.len()
