@@ -6,7 +6,7 @@
 //!
 //! # Safety argument
 //!
-//! The one unsafe block, as that of [`open`], reads an entry at the queue's place. It is always one of its ring: whenever the ring is
+//! The unsafe blocks, as those of [`open`], read an entry at the queue's place. It is always one of its ring: whenever the ring is
 //! replaced, the place is asked for anew.
 #![allow(unsafe_code)]
 
@@ -85,6 +85,9 @@ pub struct Cq<B = Cpu> {
     place: Place,
     /// Completions given back, from the queue's start.
     given_back: u32,
+    /// The owner bit of the entry to read next while the device has not written it. [`FULL`] since the ring was found full, until
+    /// what was read of it is given back.
+    unwritten: u8,
     pub(super) routes: Routes<CqRing>,
     pub(super) compressed: bool,
     /// What the last completion carried inside that carried anything.
@@ -99,6 +102,9 @@ pub struct Cq<B = Cpu> {
     uar: Arc<UarPage>,
     bus: B,
 }
+
+/// In place of an owner bit: none.
+const FULL: u8 = 2;
 
 impl Cq<Cpu> {
     pub fn new(parts: CqParts) -> Self {
@@ -122,10 +128,12 @@ impl<B: Bus> Cq<B> {
     /// As [`Cq::new`], on another bus.
     pub fn with_bus(parts: CqParts, bus: B) -> Self {
         let CqParts { ring, cqn, record, uar, compressed, mailbox } = parts;
+        let place = ring.place(0);
         Self {
-            place: ring.place(0),
             ring,
+            place,
             given_back: 0,
+            unwritten: place.unwritten(),
             routes: Routes::new(mailbox),
             compressed,
             inside: InlineData::EMPTY,
@@ -199,6 +207,9 @@ impl<B: Bus> Cq<B> {
     /// As if so many completions were read, of the ring as it is.
     pub(super) fn set_ci(&mut self, ci: u32) {
         self.place = self.ring.place(ci);
+        if self.unwritten != FULL {
+            self.unwritten = self.place.unwritten();
+        }
     }
 
     /// Gives the entries of all completions read so far back to the device.
@@ -208,6 +219,7 @@ impl<B: Bus> Cq<B> {
         if ci != self.given_back {
             self.consume(ci);
         }
+        self.unwritten = self.place.unwritten();
     }
 
     /// Tells note writers and the device that all completions before number `ci` are done with.
@@ -224,7 +236,9 @@ impl<B: Bus> Cq<B> {
     #[inline(always)]
     pub fn end(&mut self) -> bool {
         let full = self.is_full();
-        if !full {
+        if full {
+            self.unwritten = FULL;
+        } else {
             self.give_back();
         }
         !full
@@ -236,7 +250,11 @@ impl<B: Bus> Cq<B> {
         if ci == self.given_back {
             return true;
         }
-        if self.is_full() {
+        // The device writes entries in their order: while the next one is missing, so is the last that was free. Unless the next one
+        // is the first again, since the whole ring was read: that was found full on the way, at the end of each half.
+        // SAFETY: a place of the queue's ring: see the module.
+        let next = unsafe { self.place.body() }.last();
+        if next.owner() != self.unwritten && self.is_full() {
             return false;
         }
         self.consume(ci);

@@ -220,6 +220,12 @@ impl Last {
         Self(self.0 ^ owner)
     }
 
+    /// The owner bit.
+    #[inline(always)]
+    pub fn owner(self) -> u8 {
+        self.op_own() & 1
+    }
+
     /// Whose the entry is, and what it is.
     #[inline(always)]
     pub fn op_own(self) -> u8 {
@@ -255,6 +261,12 @@ impl Place {
     #[inline(always)]
     pub fn owner(&self) -> u32 {
         self.owner
+    }
+
+    /// The owner bit of the entry there while the device has not written it. In the first pass it may be the other one.
+    #[inline(always)]
+    pub fn unwritten(&self) -> u8 {
+        self.owner as u8 ^ 1
     }
 
     /// Number of the answer that belongs there.
