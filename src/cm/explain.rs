@@ -118,6 +118,9 @@ fn of_reason(step: Step, event: EventType, reason: Reason, about: &About) -> Opt
 fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>> {
     let via = about.interface.as_ref().map_or(String::new(), |interface| format!(" (via {interface})"));
     match (step, errno) {
+        // Whatever becomes of it hangs on the routes there are.
+        (Step::ResolveAddr, errno) if errno != Errno::EACCES && is_mapped(about.to) => Some(give_ipv4(about.to)),
+        (Step::Bind | Step::ResolveAddr, Errno::EADDRNOTAVAIL) if is_mapped(about.from) => Some(give_ipv4(about.from)),
         (Step::Bind | Step::ResolveAddr | Step::ResolveRoute | Step::Listen, Errno::ENODEV) => {
             // It is the own address that is to be a device's, if there is one.
             let own = about.from.filter(|from| !from.ip().is_unspecified()).or(about.to).or(about.from);
@@ -131,12 +134,16 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
             };
             Some(format!("no RDMA device for {address}{via}: {advice}").into())
         }
+        (Step::ResolveAddr, Errno::EINVAL) if are_of_two_families(about) => {
+            Some("one is an IPv4 address and the other an IPv6 one: give both ends addresses of one kind".into())
+        }
         // The kernel takes some interface, or none.
         (Step::Bind, Errno::EINVAL) if about.from.is_some_and(lacks_scope) => Some(give_scope(about.from)),
         (
             Step::ResolveAddr,
             Errno::EINVAL | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ETIMEDOUT | Errno::ENODATA,
         ) if about.to.is_some_and(lacks_scope) => Some(give_scope(about.to)),
+        (Step::ResolveAddr, Errno::EINVAL) if about.from.is_some_and(lacks_scope) => Some(give_scope(about.from)),
         (Step::ResolveAddr, Errno::ENETUNREACH | Errno::ENETDOWN) => {
             Some(format!("no route to {} (ip route get)", ip(about.to)).into())
         }
@@ -165,7 +172,8 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
 /// What a refusal says of the id. An event that tells the same number means something else.
 fn of_state(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>> {
     match (step, errno) {
-        (Step::Accept | Step::Reject, Errno::EINVAL) if about.state == Some(State::Requested) => {
+        // Of which the kernel tells nobody.
+        (Step::InitQpAttr | Step::Accept | Step::Reject, Errno::EINVAL) if about.state == Some(State::Requested) => {
             Some("it seems that the peer has given up meanwhile: drop the request".into())
         }
         (_, Errno::EINVAL | Errno::ENOENT) if about.state != Some(State::DeviceRemoved) => {
@@ -189,6 +197,20 @@ fn give_scope(address: Option<SocketAddr>) -> Cow<'static, str> {
         "{ip} is a link-local address: say on which link, as its scope: the link's number (ip link), as [{ip}%2]:PORT"
     )
     .into()
+}
+
+/// Whether it is an IPv4 address in the form of an IPv6 one, as a TCP socket for both tells its peer's.
+fn is_mapped(address: Option<SocketAddr>) -> bool {
+    matches!(address, Some(SocketAddr::V6(address)) if address.ip().to_ipv4_mapped().is_some())
+}
+
+fn give_ipv4(address: Option<SocketAddr>) -> Cow<'static, str> {
+    let ipv4 = address.map_or("the peer".to_owned(), |address| address.ip().to_canonical().to_string());
+    format!("{} is an IPv4 address in the form of an IPv6 one: give it as {ipv4}", ip(address)).into()
+}
+
+fn are_of_two_families(about: &About) -> bool {
+    about.from.zip(about.to).is_some_and(|(from, to)| from.is_ipv4() != to.is_ipv4())
 }
 
 /// The kernel says the same of a port that is taken and of an IPv6 address that it still looks for others to have.
@@ -306,8 +328,43 @@ mod tests {
         assert!(bind.ends_with(hint), "{bind}");
         let resolve = refused(Step::ResolveAddr, Errno::ETIMEDOUT, about(None, local)).to_string();
         assert!(resolve.ends_with(hint), "{resolve}");
+        let way = refused(Step::ResolveAddr, Errno::EINVAL, about(local, Some("[fe80::2%2]:9"))).to_string();
+        assert!(way.ends_with(hint), "{way}");
         let scoped = refused(Step::ResolveAddr, Errno::ETIMEDOUT, about(None, Some("[fe80::1%2]:7"))).to_string();
         assert!(scoped.contains("is nobody's address"), "{scoped}");
+    }
+
+    #[test]
+    fn addresses_of_two_kinds_are_what_is_wrong() {
+        let text = |step, errno, from, to| refused(step, errno, about(from, to)).to_string();
+        let (v4, v6, mapped) = (Some("10.9.9.1:7"), Some("[fd00::1]:7"), Some("[::ffff:10.9.9.1]:7"));
+        for (from, to) in [(v4, v6), (v6, v4)] {
+            let both = text(Step::ResolveAddr, Errno::EINVAL, from, to);
+            assert!(both.ends_with("give both ends addresses of one kind"), "{both}");
+        }
+        let same = text(Step::ResolveAddr, Errno::EINVAL, v4, v4);
+        assert!(!same.contains("of one kind"), "{same}");
+        for errno in [Errno::ENETUNREACH, Errno::EHOSTUNREACH, Errno::ETIMEDOUT, Errno::ENODEV] {
+            let to = text(Step::ResolveAddr, errno, None, mapped);
+            assert!(
+                to.ends_with("::ffff:10.9.9.1 is an IPv4 address in the form of an IPv6 one: give it as 10.9.9.1"),
+                "{to}"
+            );
+        }
+        for step in [Step::Bind, Step::ResolveAddr] {
+            let own = text(step, Errno::EADDRNOTAVAIL, mapped, v6);
+            assert!(own.ends_with("give it as 10.9.9.1"), "{own}");
+        }
+    }
+
+    /// The kernel tells a request's end to nobody, so there is no event to look for.
+    #[test]
+    fn a_request_that_takes_no_step_is_one_whose_peer_has_given_up() {
+        for step in [Step::InitQpAttr, Step::Accept, Step::Reject] {
+            let request = About { state: Some(State::Requested), ..About::default() };
+            let error = refused(step, Errno::EINVAL, request).to_string();
+            assert!(error.ends_with("it seems that the peer has given up meanwhile: drop the request"), "{error}");
+        }
     }
 
     #[test]

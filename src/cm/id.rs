@@ -38,8 +38,8 @@ pub struct IdKey(pub(super) u64);
 ///
 /// Dropped at any time, also while one of its events is being handled, it is gone: a connection is ended, a peer that asks is
 /// turned away, and what events were on their way are nobody's. The drop is one command, and returns when the kernel has
-/// done it, which may take it a minute where a peer does not confirm the end: a task had better drop on another thread. All
-/// its methods take `&self`, from any thread.
+/// done it, which may take it a minute or two where a peer does not answer: a task had better drop on another thread. All its
+/// methods take `&self`, from any thread.
 ///
 /// ```no_run
 /// # fn f() -> Result<(), Box<dyn std::error::Error>> {

@@ -7,7 +7,7 @@ use crate::tests;
 use ironverbs::Errno;
 use ironverbs::rdma_cm::{Connector, Error, EventChannel, Listener, PortSpace, Step};
 use ironverbs::sys::LinuxCm;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
 tests! {
@@ -15,6 +15,7 @@ tests! {
     what_has_no_route_is_told_at_once,
     an_interface_that_is_down,
     the_own_address_is_reached,
+    addresses_that_do_not_go_together,
     nobody_answers_for_an_address,
     an_address_of_another_host_cannot_be_bound,
     a_port_is_taken_once,
@@ -85,6 +86,30 @@ fn the_own_address_is_reached(target: &Target) {
     let route = Connector::to(scene.at(7521)).resolve(WITHIN).unwrap();
     assert_eq!(route.addresses().local.map(|local| local.ip()), Some(scene.ip));
     assert_eq!(scene.devices.context_of(route.id()).unwrap().info().name, target.device);
+}
+
+/// The kernel answers with a bare `EINVAL`, or that there is no route.
+fn addresses_that_do_not_go_together(target: &Target) {
+    let scene = scene(target);
+    let Some(local) = address_of(target, &target.device, |gid| gid.is_link_local()) else {
+        skip("the port has no link-local IPv6 address")
+    };
+    let Some(scope) = local.netdev_ifindex else { skip("the kernel does not tell the network device") };
+    let link_local = |scope| SocketAddr::from(SocketAddrV6::new(local.gid.0.into(), 0, 0, scope));
+    let between = |from, to| Connector::to(to).from(from).resolve(WITHIN).unwrap_err().to_string();
+    for (from, to) in [(scene.at(0), link_local(scope)), (link_local(scope), scene.at(0))] {
+        let error = between(from, to);
+        assert!(error.contains("one is an IPv4 address and the other an IPv6 one"), "{error}");
+    }
+    let error = between(link_local(0), link_local(scope));
+    assert!(error.contains("is a link-local address: say on which link"), "{error}");
+    let std::net::IpAddr::V4(own) = scene.ip else { unreachable!() };
+    let mapped = SocketAddr::new(own.to_ipv6_mapped().into(), 7525);
+    let hint = format!("give it as {own}");
+    let error = Connector::to(mapped).resolve(WITHIN).unwrap_err().to_string();
+    assert!(error.ends_with(&hint), "{error}");
+    let error = Listener::bind(mapped).unwrap_err().to_string();
+    assert!(error.ends_with(&hint), "{error}");
 }
 
 /// In a network of the tests' own, where it is known whose addresses there are.
