@@ -229,6 +229,8 @@ fn no_device(device: &Device) {
     Run::probe(["ping", "--cm", "127.0.0.1"]).expect_failure(3, &words);
     Run::probe(["ping", "--cm", "203.0.113.1"]).expect_failure(5, &["203.0.113.1", "no route"]);
     Run::probe(["ping", "--cm", "--bind", "203.0.113.1"]).expect_failure(2, &["this host has no address 203.0.113.1"]);
+    Run::probe(["ping", "--cm", "--bind", "fe80::1"])
+        .expect_failure(2, &["fe80::1 is a link-local address: say on which link"]);
 }
 
 fn taken_port(device: &Device) {
