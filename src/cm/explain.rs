@@ -110,6 +110,10 @@ fn of_reason(step: Step, event: EventType, reason: Reason, about: &About) -> Opt
             )
             .into(),
         ),
+        // So the kernel calls each answer of the subnet manager's that is no path (`drivers/infiniband/core/sa_query.c`).
+        Reason::Errno(Errno::EINVAL) if event == EventType::ROUTE_ERROR => {
+            Some(format!("the InfiniBand subnet manager gives no path to {}", ip(about.to)).into())
+        }
         Reason::Errno(errno) => of_errno(step, errno, about),
         _ => None,
     }
@@ -314,9 +318,10 @@ mod tests {
     fn an_event_that_tells_of_einval_is_no_step_in_the_wrong_state() {
         let mut about = about(None, Some("10.9.9.2:9"));
         about.state = Some(State::Failed);
-        for (step, event) in [(Step::ResolveRoute, EventType::ROUTE_ERROR), (Step::Connect, EventType::CONNECT_ERROR)] {
-            assert_eq!(of_reason(step, event, Reason::Errno(Errno::EINVAL), &about), None);
-        }
+        let of = |step, event| of_reason(step, event, Reason::Errno(Errno::EINVAL), &about);
+        assert_eq!(of(Step::Connect, EventType::CONNECT_ERROR), None);
+        let route = of(Step::ResolveRoute, EventType::ROUTE_ERROR).unwrap();
+        assert_eq!(route, "the InfiniBand subnet manager gives no path to 10.9.9.2");
     }
 
     #[test]
