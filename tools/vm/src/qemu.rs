@@ -93,9 +93,7 @@ fn boot(
     if args.verbose {
         eprintln!("vm: qemu-system-x86_64 {}", words.join(OsStr::new(" ")).to_string_lossy());
     }
-    // setpriv has the kernel kill QEMU when this process ends, however it ends.
-    let qemu = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
+    let qemu = dies_with(std::process::id(), "qemu-system-x86_64")
         .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -106,6 +104,15 @@ fn boot(
         stream.set_nonblocking(true)?;
     }
     Ok(Guest { qemu, out, err, report, console, seat: *seat })
+}
+
+/// A command that runs `program` as a child of process `parent`, and which the kernel kills when that ends, however it ends.
+fn dies_with(parent: u32, program: &str) -> Command {
+    // setpriv asks the kernel for that. Of a parent that ended before then, nobody tells: but the child has another one by now.
+    const UNLESS_IT_HAS: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "sh", "-c", UNLESS_IT_HAS, &parent.to_string(), program]);
+    command
 }
 
 /// Lets a program started from here have this descriptor, under the same number.
@@ -209,6 +216,13 @@ mod tests {
         assert!(line.contains("-cpu max -smp"), "{line}");
         let plain = self::line("vm -- true", &[]);
         assert!(!plain.contains("icount") && plain.contains("-cpu max,-smap,"), "{plain}");
+    }
+
+    #[test]
+    fn a_program_runs_only_as_the_child_of_the_process_with_which_it_dies() {
+        let runs = |parent| dies_with(parent, "echo").arg("two  words").output().unwrap().stdout;
+        assert_eq!(runs(std::process::id()), b"two  words\n");
+        assert_eq!(runs(std::os::unix::process::parent_id()), b"");
     }
 
     #[test]
