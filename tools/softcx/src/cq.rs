@@ -256,10 +256,8 @@ impl Cq {
             return Ok((false, None));
         }
         let word = word.unwrap_or(record);
-        // By the time that a doorbell of a guest is carried out, software may have armed again.
-        let ahead = Arm::decode(record).ci.wrapping_sub(Arm::decode(word).ci) & 0xff_ffff;
-        let newer = (1..1 << 23).contains(&ahead);
-        let mismatch = (word != record && !newer).then_some(Misuse::ArmRecord { record, doorbell: word });
+        let may_be = word == record || Arm::decode(word).may_come_before(Arm::decode(record));
+        let mismatch = (!may_be).then_some(Misuse::ArmRecord { record, doorbell: word });
         if self.taken == Some(word) {
             return Ok((false, mismatch));
         }

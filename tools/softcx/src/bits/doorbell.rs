@@ -37,4 +37,12 @@ impl Arm {
     pub fn decode(word: u32) -> Self {
         Self { sn: (word >> 28 & 3) as u8, solicited_only: word & 1 << 24 != 0, ci: word & 0xff_ffff }
     }
+
+    /// Whether software that armed with this may have armed with `next` since then, as the record tells before a doorbell of a guest is
+    /// carried out: it has consumed more; or had an event, of an arm before this, or one more; or waits for other completions now.
+    pub fn may_come_before(self, next: Self) -> bool {
+        let consumed = next.ci.wrapping_sub(self.ci) & 0xff_ffff;
+        let events = next.sn.wrapping_sub(self.sn) & 3;
+        (1..1 << 23).contains(&consumed) || consumed == 0 && events < 3
+    }
 }

@@ -244,7 +244,23 @@ fn an_arm_doorbell_without_its_record() {
 /// Who armed again before the doorbell was carried out has done nothing wrong; who rang before storing the record has.
 #[test]
 fn an_arm_doorbell_and_a_newer_record() {
-    for (record, rung, wrong) in [(5, 4, false), (4, 5, true), (0, 0xff_ffff, false), (0xff_ffff, 0, true)] {
+    const SOLICITED: u32 = 1 << 24;
+    for (record, rung, wrong) in [
+        // More consumed, and around the circle.
+        (5, 4, false),
+        (4, 5, true),
+        (0, 0xff_ffff, false),
+        (0xff_ffff, 0, true),
+        // An event was had, or two; the one before it was not.
+        (0x1000_0005, 5, false),
+        (0x2000_0005, 5, false),
+        (0x0000_0005, 0x3000_0005, false),
+        (5, 0x1000_0005, true),
+        (0x3000_0005, 5, true),
+        // It waits for more.
+        (5, 5 | SOLICITED, false),
+        (4, 5 | SOLICITED, true),
+    ] {
         let (a, _b) = pair(QpKind::Rc);
         a.put(CQ_RECORD + 4, &u32::to_be_bytes(record));
         a.device(|d| d.doorbell(7, 0x20, u64::from(rung) << 32 | u64::from(a.cqn)));
