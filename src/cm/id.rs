@@ -183,6 +183,9 @@ impl CmId {
 
     /// Turns a peer away, with up to 148 bytes for it to read (136 of datagrams). The side that asked may do so too, when
     /// the answer does not suit it.
+    ///
+    /// Who has accepted and thinks better of it had better drop the id, which turns the peer away as well. After a rejection the kernel
+    /// goes on repeating the acceptance, and the drop waits until it gives up: 70 s in Linux 6.1 and 6.12.
     #[doc(alias = "rdma_reject")]
     pub fn reject(&self, private_data: SendData<'_>) -> Result<(), Error> {
         self.reject_with(private_data, 0)
