@@ -3,6 +3,7 @@
 use crate::decode::args::{Decode, NOTES as DECODE_NOTES};
 use crate::failure::{EXIT_CODES, Failure, Kind};
 use crate::sim::SimLink;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ironverbs::{Gid, GidWant, Mtu, PortNum, RnrTimer};
 use serde::Serialize;
@@ -152,7 +153,7 @@ const PING_NOTES: &str = concat!(
 #[derive(Clone, Debug, Args)]
 pub struct Ping {
     /// The server's name or address; without it, be the server
-    #[arg(value_name = "HOST", conflicts_with = "loopback")]
+    #[arg(value_name = "HOST", conflicts_with = "loopback", value_parser = NonEmptyStringValueParser::new())]
     pub host: Option<String>,
     /// Be both ends, in this process, on one device
     #[arg(long)]

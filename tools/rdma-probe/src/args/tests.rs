@@ -50,6 +50,14 @@ fn options_of_ibv_rc_pingpong_are_understood() {
     assert_eq!(short.host.as_deref(), Some("host"));
 }
 
+/// A shell gives one for a variable that is not set.
+#[test]
+fn an_empty_host_is_no_host() {
+    let error = Cli::try_parse_from(["rdma-probe", "ping", ""]).unwrap_err();
+    assert!(error.to_string().contains("[HOST]"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidValue);
+}
+
 #[test]
 fn sizes() {
     for (text, bytes) in [("1", 1), ("64", 64), ("4k", 4096), ("1M", 1 << 20), ("2G", 1 << 31)] {
