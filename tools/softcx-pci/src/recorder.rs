@@ -9,29 +9,42 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A file with a line for each entry: seconds, device, kind of entry, numbers, the bytes in hexadecimal; behind `#` what they say.
-pub(crate) struct Recorder(Arc<Mutex<BufWriter<File>>>);
+pub(crate) struct Recorder(Arc<Mutex<Recorded>>);
+
+struct Recorded {
+    file: BufWriter<File>,
+    /// Why something is not in the file.
+    failed: Option<io::Error>,
+}
 
 impl Recorder {
     pub fn create(path: &Path, slowdown: u32) -> io::Result<Self> {
         let mut file = BufWriter::new(File::create(path)?);
         writeln!(file, "{}", time_unit(slowdown))?;
-        Ok(Self(Arc::new(Mutex::new(file))))
+        Ok(Self(Arc::new(Mutex::new(Recorded { file, failed: None }))))
     }
 
     /// Records what a device does from now on.
     pub fn watch(&self, fabric: &Fabric, id: DeviceId) -> Result<(), WrongDevice> {
-        let file = Arc::clone(&self.0);
-        let record = move |tapped: &Tapped<'_>| {
-            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-            // What cannot be written is told at the end.
-            let _ = writeln!(file, "{}", Line(tapped));
-        };
+        let recorded = Arc::clone(&self.0);
+        let record =
+            move |tapped: &Tapped<'_>| recorded.lock().unwrap_or_else(PoisonError::into_inner).add(&Line(tapped));
         fabric.with(id, |device| device.control().tap(record))
     }
 
     /// Everything is in the file.
     pub fn finish(&self) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
+        let mut recorded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recorded.failed.take().map_or_else(|| recorded.file.flush(), Err)
+    }
+}
+
+impl Recorded {
+    /// Ends with the first line that cannot be written, which is told at the end: one with a gap would be taken for the whole.
+    fn add(&mut self, line: &dyn fmt::Display) {
+        if self.failed.is_none() {
+            self.failed = writeln!(self.file, "{line}").err();
+        }
     }
 }
 
@@ -89,5 +102,22 @@ impl fmt::Display for Hex<'_> {
         let mut text = String::with_capacity(2 * self.0.len());
         self.0.iter().try_for_each(|byte| write!(text, "{byte:02x}"))?;
         f.write_str(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_could_not_be_written_is_told_at_the_end() {
+        let full = BufWriter::with_capacity(8, File::options().write(true).open("/dev/full").unwrap());
+        let mut recorded = Recorded { file: full, failed: None };
+        recorded.add(&"longer than the buffer");
+        // The disk has room again.
+        recorded.file = BufWriter::new(File::options().write(true).open("/dev/null").unwrap());
+        recorded.add(&"another");
+        let error = Recorder(Arc::new(Mutex::new(recorded))).finish().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 }
