@@ -64,7 +64,7 @@ impl Linux {
     /// Why [`devices`](Sys::devices) finds none, for a person to read.
     pub fn why_none(&self) -> String {
         const LOAD: &str = "for Soft-RoCE, modprobe rdma_rxe, and rdma link add NAME type rxe netdev NETDEV; for \
-                            hardware, load its driver (mlx5_ib for ConnectX; those of others this library lists, but does not drive)";
+                            a ConnectX, modprobe mlx5_ib";
         match self.nldev().and_then(|mut nldev| nldev.system()) {
             // Sysfs would have shown the devices of other namespaces.
             Ok(nldev::System { shared_netns: Some(false), .. }) if self.sysfs.uverbs_names().is_none() => {

@@ -9,7 +9,7 @@ pub const NOTES: &str = concat!(
     "hexdump -C and od -t x1, or plain digits. Bytes are in the order of memory; numbers in entries are big endian.\n",
     "What an entry is, and of which type of queue pair, is guessed from its bytes where nobody says so: a receive without\n",
     "an end of its list cannot be told from a send.\n\n",
-    "    rdma-probe decode 00000000 ... 00008813 08006214 0000f6d2\n",
+    "    rdma-probe decode --cqe '00*52' 00008813 08006214 0000f6d2\n",
     "    dmesg | rdma-probe decode\n\n",
     "Exit codes: 0 success, 2 usage, also where there is nothing to decode, 6 an entry is damaged or cut off, 8 output; see\n",
     "rdma-probe --help.",

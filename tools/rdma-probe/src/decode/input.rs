@@ -394,6 +394,8 @@ fn plain(word: &str) -> &str {
 fn bytes_of(words: &[&str]) -> Option<(Vec<u8>, Option<String>)> {
     let mut bytes = Vec::new();
     let mut problem = None;
+    // Who writes 08 does not write 8: such a digit has lost the other.
+    let is_padded = words.iter().any(|word| matches!(word.as_bytes(), [b'0', second] if second.is_ascii_hexdigit()));
     for word in words {
         let is_literal = word.contains("0x") || word.contains("0X");
         let word = plain(word);
@@ -416,6 +418,9 @@ fn bytes_of(words: &[&str]) -> Option<(Vec<u8>, Option<String>)> {
         let mut digits = word.as_bytes();
         if digits.len() % 2 == 1 {
             if is_literal || (words.len() > 1 && digits.len() == 1) {
+                if is_padded && !is_literal {
+                    problem = Some(format!("{word} has one digit, and other bytes have two"));
+                }
                 bytes.push(digit(digits[0]));
                 digits = &digits[1..];
             } else {

@@ -94,6 +94,18 @@ fn what_would_be_read_wrongly_is_told() {
 }
 
 #[test]
+fn a_byte_that_lost_a_digit_is_told() {
+    let zeros = "00 ".repeat(16);
+    let dump = only(&format!("{zeros}\n{zeros}\n{zeros}\n00 00 00 00 00 00 88 1 08 00 62 14 00 00 f6 d2\n"));
+    assert_eq!(dump.bytes.len(), 64, "the others stay where they are");
+    assert_eq!(dump.problems, ["line 4: 1 has one digit, and other bytes have two"]);
+    // As source code and printf's %x write them.
+    for text in ["0, 1, 2, 10, 0x00", "0 1 ff 12 0"] {
+        assert_eq!(bytes_of(&text.split_whitespace().collect::<Vec<_>>()).unwrap().1, None, "{text}");
+    }
+}
+
+#[test]
 fn records_are_apart_and_have_the_text_before_them() {
     let text = "# comment\nfirst one\n0102\n0304\n\n0506\nnot hex\n07\n00000000: 08\n00000001: 09\n00000000: 0a\n";
     let mut found = Vec::new();
