@@ -1,7 +1,7 @@
 //! One shared receive queue for many clients: the server posts buffers once, and whoever sends uses up the next one.
 //!
 //! Server: `cargo run --example srq_server -- rxe0`
-//! Clients, four of them: `cargo run --example srq_server -- rxe0 SERVER`
+//! Clients, once for all four of them: `cargo run --example srq_server -- rxe0 SERVER`
 
 mod exchange;
 

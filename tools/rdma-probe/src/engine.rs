@@ -220,7 +220,8 @@ impl<'a> Company<'a> {
         }
         match *self.alone_since.get_or_insert_with(Instant::now) {
             since if since.elapsed() < LAST_COMES_WITHIN => Ok(()),
-            _ => Err(Failure::new(Kind::Peer, what).hint("did the peer end, or was it started with a lower --iters?")),
+            _ => Err(Failure::new(Kind::Peer, what)
+                .hint("did the peer end, or was it started with another --size or a lower --iters?")),
         }
     }
 

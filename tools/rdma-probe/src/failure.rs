@@ -219,8 +219,8 @@ fn completion_hint(is_send: bool, status: WcStatus) -> Option<&'static str> {
 }
 
 /// No packet was acknowledged, on whatever link.
-const NO_ANSWER: &str = "did the peer end, or was it started with a lower --iters? do both ends use the same --transport, --mtu and matching \
-                         GIDs?";
+const NO_ANSWER: &str = "did the peer end, or was it started with a lower --iters? do both ends use the same --size, --transport, --mtu and \
+                         matching GIDs?";
 
 impl Failure {
     /// The same failure, with what a port of that link layer has beside others that can go wrong.
