@@ -88,6 +88,8 @@ pub struct Cq<B = Cpu> {
     /// The owner bit of the entry to read next while the device has not written it. [`FULL`] since the ring was found full, until
     /// what was read of it is given back.
     unwritten: u8,
+    /// How far the device was seen to have written, on a queue that asked for compressed entries. It may be behind what was read.
+    pub(super) written: u32,
     pub(super) routes: Routes<CqRing>,
     pub(super) compressed: bool,
     /// What the last completion carried inside that carried anything.
@@ -134,6 +136,7 @@ impl<B: Bus> Cq<B> {
             place,
             given_back: 0,
             unwritten: place.unwritten(),
+            written: 0,
             routes: Routes::new(mailbox),
             compressed,
             inside: InlineData::EMPTY,
@@ -188,8 +191,29 @@ impl<B: Bus> Cq<B> {
 
     /// Whether the device may have found no entry free, since some were last given back.
     #[inline(always)]
-    pub fn is_full(&self) -> bool {
+    pub fn is_full(&mut self) -> bool {
+        if self.compressed { self.is_full_with_blocks() } else { self.is_last_written() }
+    }
+
+    /// Whether the last entry that was free is no more.
+    #[inline(always)]
+    fn is_last_written(&self) -> bool {
         self.ring.ready(self.given_back.wrapping_add(self.ring.entries() - 1)).is_some()
+    }
+
+    /// Where the last entry may be one of a block, which holds anything until it is unpacked: from block to block, on from where the
+    /// last look ended.
+    #[cold]
+    #[inline(never)]
+    extern "C" fn is_full_with_blocks(&mut self) -> bool {
+        let (ci, entries) = (self.ci(), self.ring.entries());
+        if self.written.wrapping_sub(ci) > entries {
+            self.written = ci;
+        }
+        while let Some(span) = self.ring.span(self.written) {
+            self.written = self.written.wrapping_add(span);
+        }
+        self.written.wrapping_sub(self.given_back) >= entries
     }
 
     /// Starts a batch.
@@ -244,7 +268,8 @@ impl<B: Bus> Cq<B> {
         !full
     }
 
-    /// As [`end`](Self::end), of a batch that knows how far it was read.
+    /// As [`end`](Self::end), of a batch that knows how far it was read. `false` also where only that can tell, so that this calls
+    /// nothing: of compressed entries, while there are some to be read.
     #[inline(always)]
     pub fn end_at(&mut self, ci: u32) -> bool {
         if ci == self.given_back {
@@ -254,7 +279,7 @@ impl<B: Bus> Cq<B> {
         // is the first again, since the whole ring was read: that was found full on the way, at the end of each half.
         // SAFETY: a place of the queue's ring: see the module.
         let next = unsafe { self.place.body() }.last();
-        if next.owner() != self.unwritten && self.is_full() {
+        if next.owner() != self.unwritten && (self.compressed || self.is_last_written()) {
             return false;
         }
         self.consume(ci);
@@ -454,6 +479,8 @@ mod open;
 mod run;
 pub use open::OpenCq;
 
+#[cfg(all(test, not(loom)))]
+mod ends;
 #[cfg(all(test, not(loom)))]
 mod golden;
 #[cfg(all(test, not(loom)))]

@@ -207,7 +207,7 @@ pub(crate) mod sealed {
         fn fault(&self) -> Option<PollError>;
         /// As [`EndComps::holds_slots`].
         fn holds_slots(&self) -> bool;
-        /// As [`EndComps::end`].
+        /// As [`EndComps::end`]; `false` also where that has to be asked.
         fn end(&mut self) -> bool;
         /// The queue itself, for what happens seldom.
         fn queue(&mut self) -> &mut dyn EndComps;

@@ -75,6 +75,28 @@ fn a_block_of_sends_names_each_element() {
     assert_eq!(cq.ring.body(2).copy()[56..62], [0x08, 0x12, 0x34, 0x56, 0x10, 0x02]);
 }
 
+/// Its last entry holds what was there before, or what is packed: of a ring that it fills it does not tell.
+#[test]
+fn a_ring_that_a_block_fills_is_full() {
+    for (plain, packed) in [(10, 6), (14, 2), (1, 15)] {
+        for read in [1, plain] {
+            let mut cq = Fixture::new(16, 64);
+            cq.compressed();
+            cq.start_at(32);
+            cq.attach(UIDX);
+            (0..plain).for_each(|_| cq.answer(opcode::RESP_SEND, UIDX, 0));
+            write_block(&mut cq, opcode::RESP_SEND, 0, &vec![received(2); packed]);
+            let mut open = cq.cq.open();
+            (0..read).for_each(|_| assert!(open.next().is_some()));
+            let what = format!("{read} read of {plain} and a block of {packed}");
+            assert!(!open.end() && !open.queue().end() && open.holds_slots(), "{what}");
+            open.queue().give_back();
+            assert!(open.next().is_some());
+            assert!(open.end() || open.queue().end(), "{what}: some are free");
+        }
+    }
+}
+
 /// What a block's entries held is nothing on the next pass, whatever it was.
 #[test]
 fn nothing_of_a_block_is_taken_for_a_completion_later() {

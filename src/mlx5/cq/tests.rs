@@ -79,7 +79,7 @@ impl Fixture {
     /// Starts at answer number `ci`, in a ring that looks as it would by then.
     pub fn start_at(&mut self, ci: u32) {
         self.cq.set_ci(ci);
-        (self.cq.given_back, self.device) = (ci, ci);
+        (self.cq.given_back, self.cq.written, self.device) = (ci, ci, ci);
         self.cq.mailbox().give_back(ci);
         if ci >= self.ring.entries() {
             for back in 1..=self.ring.entries() {

@@ -14,11 +14,11 @@ use crate::uverbs::wr::WcOpcode;
 use std::sync::Arc;
 
 /// Resizes as the device does it: an entry ends the old ring, and counts.
-fn resize(cq: &mut Fixture, cqe: u32) -> Result<(), Error> {
+pub fn resize(cq: &mut Fixture, cqe: u32) -> Result<(), Error> {
     let end = cq.device;
     let log2 = cq.ring.log2_entries();
     let ring = cq.ring.clone();
-    cq.device += 1;
+    cq.device = cq.device.wrapping_add(1);
     cq.cq.resize(cqe, |entries, request| {
         assert_eq!(request.buf_addr % 4096, 0);
         assert_eq!((u32::from(request.cqe_size), request.reserved0, request.reserved1), (ring.entry_bytes(), 0, 0));
