@@ -210,7 +210,10 @@ impl<B: Bus> Cq<B> {
         if self.written.wrapping_sub(ci) > entries {
             self.written = ci;
         }
-        while let Some(span) = self.ring.span(self.written) {
+        // A ring's worth at most, whatever is in the entries.
+        while self.written.wrapping_sub(ci) < entries
+            && let Some(span) = self.ring.span(self.written)
+        {
             self.written = self.written.wrapping_add(span);
         }
         self.written.wrapping_sub(self.given_back) >= entries
