@@ -380,7 +380,7 @@ mod on_any_kernel {
             eventually("the tool takes signals by itself", || blocks(id, Signal::SIGINT));
             signal(name, id);
             assert_eq!(tool.child().wait().unwrap().code(), code, "SIG{name}");
-            eventually(&format!("QEMU ends after SIG{name}"), || !is_running(qemu));
+            within(Duration::from_secs(20), &format!("QEMU ends after SIG{name}"), || !is_running(qemu));
         }
     }
 
@@ -402,9 +402,8 @@ mod on_any_kernel {
                 }
                 signal(if round % 2 == 0 { "KILL" } else { "TERM" }, id);
                 tool.child().wait().unwrap();
-                eventually(&format!("{device}: what the tool started ends with it, round {round}"), || {
-                    !children.iter().any(|child| is_running(*child))
-                });
+                let what = format!("{device}: what the tool started ends with it, round {round}");
+                within(Duration::from_secs(20), &what, || !children.iter().any(|child| is_running(*child)));
             }
         }
     }
@@ -439,10 +438,14 @@ fn signal(name: &str, process: u32) {
     assert!(Command::new("kill").args(words).status().unwrap().success());
 }
 
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    within(Duration::from_secs(60), what, condition);
+}
+
+fn within(time: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + time;
     while !condition() {
-        assert!(Instant::now() < deadline, "not within a minute: {what}");
+        assert!(Instant::now() < deadline, "not within {time:?}: {what}");
         sleep(Duration::from_millis(20));
     }
 }
