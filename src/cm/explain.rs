@@ -122,7 +122,7 @@ fn of_reason(step: Step, event: EventType, reason: Reason, about: &About) -> Opt
 fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>> {
     let via = about.interface.as_ref().map_or(String::new(), |interface| format!(" (via {interface})"));
     match (step, errno) {
-        // Whatever becomes of it hangs on the routes there are.
+        // Which of many errors a mapped address gives depends on the routes that there are.
         (Step::ResolveAddr, errno) if errno != Errno::EACCES && is_mapped(about.to) => Some(give_ipv4(about.to)),
         (Step::Bind | Step::ResolveAddr, Errno::EADDRNOTAVAIL) if is_mapped(about.from) => Some(give_ipv4(about.from)),
         (Step::Bind | Step::ResolveAddr | Step::ResolveRoute | Step::Listen, Errno::ENODEV) => {
@@ -176,7 +176,7 @@ fn of_errno(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>
 /// What a refusal says of the id. An event that tells the same number means something else.
 fn of_state(step: Step, errno: Errno, about: &About) -> Option<Cow<'static, str>> {
     match (step, errno) {
-        // Of which the kernel tells nobody.
+        // The kernel has no event for a request whose peer has gone: the next step is the first to find out.
         (Step::InitQpAttr | Step::Accept | Step::Reject, Errno::EINVAL) if about.state == Some(State::Requested) => {
             Some("it seems that the peer has given up meanwhile: drop the request".into())
         }

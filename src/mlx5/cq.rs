@@ -195,7 +195,7 @@ impl<B: Bus> Cq<B> {
         if self.compressed { self.is_full_with_blocks() } else { self.is_last_written() }
     }
 
-    /// Whether the last entry that was free is no more.
+    /// Whether the device has written the last entry that it was free to, where each tells of itself.
     #[inline(always)]
     fn is_last_written(&self) -> bool {
         self.ring.ready(self.given_back.wrapping_add(self.ring.entries() - 1)).is_some()

@@ -187,7 +187,7 @@ impl From<Error> for Failure {
             Error::Unexpected { event: EventType::DEVICE_REMOVAL, .. } => Kind::Removed,
             Error::Failed { .. } | Error::Unexpected { .. } | Error::Timeout { .. } => Kind::Peer,
             Error::Kernel { errno: Errno::EACCES | Errno::EPERM, .. } => Kind::NotPermitted,
-            // The last of them of a link-local address that names no link.
+            // EINVAL is the answer to a link-local address that names no link.
             Error::Kernel {
                 step: Step::Bind | Step::Listen,
                 errno: Errno::EADDRINUSE | Errno::EADDRNOTAVAIL | Errno::EINVAL,
